@@ -1,0 +1,264 @@
+"""One typed tree of settings, read from TOML, overridden by the environment, checked whole.
+
+Precedence: environment (`ASSISTANT__LLM__MODEL=…`) over the file over the defaults below, which
+are what `configs/cpu.toml` spells out.  Every complaint names where the value came from and its
+key path.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from assistant.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "ASSISTANT__"
+
+Threads = Annotated[int, Field(ge=1, le=256)]
+Device = Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?)$")]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ServerConfig(_Section):
+    """The web server: where it listens and what one client may use."""
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    port: int = Field(default=8765, ge=0, le=65_535)
+    """0 picks a free port."""
+    max_sessions: int = Field(default=16, ge=1)
+    max_message_mib: int = Field(default=16, ge=1, le=1024)
+    api_keys: tuple[SecretStr, ...] = ()
+    """Keys that clients must show; empty lets everybody in."""
+    outbox_frames: int = Field(default=1024, ge=16)
+    """Events waiting for a client that does not read; one more and it is disconnected."""
+    idle_close_s: Seconds = 900.0
+    """A session in which neither side has said anything for this long is closed."""
+
+
+class VadConfig(_Section):
+    """Voice activity: what counts as speech."""
+
+    threshold: float = Field(default=0.5, gt=0, lt=1)
+    min_speech_ms: int = Field(default=90, ge=0, le=2_000)
+    pre_roll_ms: int = Field(default=500, ge=0, le=5_000)
+    """Sound kept from before the speech was noticed, so that no first word is cut."""
+    threads: Threads = 1
+
+
+class AsrConfig(_Section):
+    """Speech recognition."""
+
+    model: str = Field(default="whisper-tiny.en", min_length=1)
+    device: Device = "cpu"
+    compute_type: Literal[
+        "default", "int8", "int8_float16", "int8_float32", "float16", "bfloat16", "float32"
+    ] = "int8"
+    threads: Threads = 1
+    language: str = Field(default="en", pattern=r"^[a-z]{2,3}$")
+
+    @model_validator(mode="after")
+    def _model_speaks_the_language(self) -> Self:
+        if self.model.rstrip("/\\").endswith(".en") and self.language != "en":
+            raise PydanticCustomError(
+                "english_only",
+                "model {model} knows English only, but language is {language}: "
+                "set language to en, or choose a multilingual Whisper",
+                {"model": self.model, "language": self.language},
+            )
+        return self
+
+
+class EndpointConfig(_Section):
+    """When the user's turn is over."""
+
+    silence_ms: int = Field(default=500, ge=100, le=10_000)
+
+
+class LlmConfig(_Section):
+    """The language model, and how it answers."""
+
+    model: str = Field(default="smollm2-135m-instruct", min_length=1)
+    device: Device = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    threads: Threads = 1
+    slots: int = Field(default=4, ge=1, le=1024)
+    """Answers generated at the same time; more wait."""
+    context_tokens: int = Field(default=2048, ge=256)
+    max_new_tokens: int = Field(default=120, ge=1)
+    temperature: float = Field(default=0.2, ge=0, le=2)
+    """0 always takes the likeliest token."""
+    top_p: float = Field(default=0.9, gt=0, le=1)
+    top_k: int = Field(default=0, ge=0)
+    """0 does not limit."""
+    repetition_penalty: float = Field(default=1.1, ge=1, le=2)
+    seed: int | None = Field(default=None, ge=0)
+    """Makes sampled answers repeatable; unset draws anew each time."""
+    instructions: str = (
+        "You are a helpful voice assistant. Answer in one or two short spoken sentences, "
+        "without lists or formatting."
+    )
+
+    @model_validator(mode="after")
+    def _answer_fits_the_context(self) -> Self:
+        if self.max_new_tokens > self.context_tokens // 2:
+            raise PydanticCustomError(
+                "answer_too_long",
+                "max_new_tokens is {answer}, but at most half of context_tokens ({context}) may be "
+                "kept for the answer: the conversation needs the rest",
+                {"answer": self.max_new_tokens, "context": self.context_tokens},
+            )
+        return self
+
+
+class VoiceConfig(_Section):
+    """Speech synthesis."""
+
+    model: str = Field(default="piper-en_US-joe-medium", min_length=1)
+    device: Device = "cpu"
+    threads: Threads = 1
+    gain: float = Field(default=1.0, gt=0, le=10)
+    """A fixed factor, so that the level does not jump from sentence to sentence."""
+
+
+class PlaybackConfig(_Section):
+    """How answers are sent."""
+
+    lead_ms: int = Field(default=400, ge=50, le=10_000)
+    """How far ahead of the listening client audio is sent."""
+
+
+class LimitsConfig(_Section):
+    """What nobody waits for longer than, and nothing grows beyond."""
+
+    transcript_deadline_s: Seconds = 15.0
+    answer_deadline_s: Seconds = 30.0
+    max_utterance_s: Seconds = 120.0
+    buffered_audio_s: Seconds = 30.0
+    """Received audio not yet analysed; a client that sends faster is slowed down."""
+
+
+class LogConfig(_Section):
+    """What is logged. What people say is not, unless `transcripts` is set."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    transcripts: bool = False
+
+
+class Config(_Section):
+    """Everything that can be set. `Config()` is the embedded default."""
+
+    server: ServerConfig = ServerConfig()
+    vad: VadConfig = VadConfig()
+    asr: AsrConfig = AsrConfig()
+    endpoint: EndpointConfig = EndpointConfig()
+    llm: LlmConfig = LlmConfig()
+    voice: VoiceConfig = VoiceConfig()
+    playback: PlaybackConfig = PlaybackConfig()
+    limits: LimitsConfig = LimitsConfig()
+    log: LogConfig = LogConfig()
+
+
+def load_config(path: Path | str | None = None, env: Mapping[str, str] | None = None) -> Config:
+    """Return the configuration in `path` (or the defaults), overridden by the environment.
+
+    `env` is `os.environ` unless given.  Raises `ConfigError` naming the file or the variable, the
+    key path, and what is wrong there; all mistakes at once.
+    """
+    source = "the defaults" if path is None else str(path)
+    values = {} if path is None else _read(Path(path))
+    origins = _override(values, os.environ if env is None else env)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        complaints = [_complaint(detail, source, origins) for detail in error.errors()]
+        raise ConfigError("\n".join(complaints)) from None
+
+
+_Tree = dict[str, object]
+_KeyPath = tuple[str, ...]
+
+
+def _read(path: Path) -> _Tree:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: is not valid TOML: {error}") from None
+
+
+def _override(values: _Tree, env: Mapping[str, str]) -> dict[_KeyPath, str]:
+    """Put the environment's values into the tree; return which variable set which key path."""
+    origins: dict[_KeyPath, str] = {}
+    for variable in sorted(env):
+        if not variable.upper().startswith(ENVIRONMENT_PREFIX):
+            continue
+        key_path = tuple(variable[len(ENVIRONMENT_PREFIX) :].lower().split("__"))
+        section = values
+        for key in key_path[:-1]:
+            inner = section.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"{variable}: {key} is a value, not a section")
+            section = cast(_Tree, inner)
+        section[key_path[-1]] = _from_environment(variable, env[variable])
+        origins[key_path] = variable
+    return origins
+
+
+def _from_environment(variable: str, text: str) -> object:
+    """Lists are written as in TOML; everything else is plain text, converted by its field."""
+    if not text.startswith("["):
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{variable}: is not a valid list: {error}") from None
+
+
+def _complaint(detail: ErrorDetails, source: str, origins: Mapping[_KeyPath, str]) -> str:
+    key_path = tuple(str(key) for key in detail["loc"])
+    where = _origin(key_path, source, origins)
+    name = ".".join(key_path)
+    if detail["type"] == "extra_forbidden":
+        return f"{where}: {name}: there is no such key{_suggestion(key_path)}"
+    message = detail["msg"][:1].lower() + detail["msg"][1:]
+    # The value of a key that is not to be logged must not reach a terminal or a log either.
+    secret = "api_keys" in key_path or isinstance(detail["input"], Mapping | BaseModel)
+    found = "" if secret else f" (found {detail['input']!r})"
+    return f"{where}: {name}: {message}{found}"
+
+
+def _origin(key_path: _KeyPath, source: str, origins: Mapping[_KeyPath, str]) -> str:
+    """Say where the value came from; a whole section may come from the file and from variables."""
+    for length in range(len(key_path), 0, -1):
+        if key_path[:length] in origins:
+            return origins[key_path[:length]]
+    beneath = [variable for path, variable in origins.items() if path[: len(key_path)] == key_path]
+    return " with ".join([source, *beneath])
+
+
+def _suggestion(key_path: _KeyPath) -> str:
+    """Name the existing key most like the unknown one; in another section if that fits better."""
+    known = {
+        f"{section}.{key}"
+        for section, field in Config.model_fields.items()
+        for key in cast(type[BaseModel], field.annotation).model_fields
+    } | set(Config.model_fields)
+    name = ".".join(key_path)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    if not close:  # the right key in the wrong section
+        close = [key for key in sorted(known) if key.rpartition(".")[2] == key_path[-1]][:1]
+    return f"; did you mean {close[0]}?" if close else ""
