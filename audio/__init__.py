@@ -1,0 +1,1 @@
+"""Sound in and sound out: formats, speech detection, recognition, text for speech, synthesis."""

@@ -1,0 +1,23 @@
+"""What can go wrong with sound, one class for each thing a caller can do about it."""
+
+from __future__ import annotations
+
+
+class AudioError(Exception):
+    """Any failure of this package; catch it to tell sound trouble from everything else."""
+
+
+class AudioFileError(AudioError):
+    """A sound file is missing, damaged or of an unknown format; name another file."""
+
+
+class SampleRateError(AudioError):
+    """A sample rate is not one this package can work at; convert the sound or correct the rate."""
+
+
+class ModelFolderError(AudioError):
+    """A speech model is missing or incomplete; install it or name another."""
+
+
+class ModelLanguageError(AudioError):
+    """A model does not know the language it was configured for; change one of the two."""
