@@ -1,0 +1,1 @@
+"""A real-time voice assistant: microphone to loudspeaker, streaming all the way."""
