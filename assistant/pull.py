@@ -14,6 +14,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -76,6 +77,8 @@ def pull(
             "Free some space, or set ASSISTANT_MODELS to another folder, and run it again."
         ) from error
     shutil.rmtree(partial, ignore_errors=True)
+    with suppress(OSError):  # other models may be on their way
+        partial.parent.rmdir()
     on_progress(PullProgress(model.name, "installed", model.size_bytes, model.size_bytes))
 
 
