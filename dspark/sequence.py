@@ -1,0 +1,65 @@
+"""One request inside the engine: its tokens, its slot, and what it still has to compute."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
+
+from dspark.generation import Generation
+from dspark.kv_cache import Slot
+from dspark.sampling import SamplingParams
+
+
+@dataclass(eq=False)
+class Sequence:
+    """The engine thread's state of one request.
+
+    Whatever is in `tokens` beyond the slot's length is still to be computed: a whole prompt at
+    first, a single anchor while decoding, prompt and answer again after a preemption. There is
+    no further state.
+    """
+
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    generation: Generation
+    stop_token_ids: frozenset[int]
+    arrival: int
+    slot: Slot | None = None
+    answer: list[int] = field(default_factory=list)
+    rng: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.params.seed)
+
+    @property
+    def urgency(self) -> tuple[int, int]:
+        """Sorts confirmed before speculative and then by arrival."""
+        return (self.generation.priority, self.arrival)
+
+    @property
+    def length(self) -> int:
+        """How many tokens the sequence has, computed or not."""
+        return len(self.prompt) + len(self.answer)
+
+    @property
+    def computed(self) -> int:
+        """How many of its tokens have keys and values in the cache."""
+        return 0 if self.slot is None else len(self.slot.tokens)
+
+    @property
+    def uncomputed(self) -> int:
+        """How many of its tokens still need a place in a step."""
+        return self.length - self.computed
+
+    @property
+    def anchor(self) -> int:
+        """The last token, whose successor is to be found."""
+        return self.answer[-1] if self.answer else self.prompt[-1]
+
+    def tokens(self, start: int, stop: int) -> Tokens[int]:
+        """The tokens at positions `start … stop-1`."""
+        prompt = len(self.prompt)
+        if start >= prompt:
+            return self.answer[start - prompt : stop - prompt]
+        return (*self.prompt[start:stop], *self.answer[: max(0, stop - prompt)])
