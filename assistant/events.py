@@ -263,6 +263,7 @@ class TextGenerated:
 
     generation: int
     text: str
+    tokens: int = 0
     drafted: int = 0
     accepted: int = 0
 
@@ -389,14 +390,7 @@ class StopWork:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseAudio:
-    """Input samples before `sample` will not be asked for again."""
-
-    sample: int
-
-
-Work = Transcribe | Generate | Synthesise | StopWork | ReleaseAudio
+Work = Transcribe | Generate | Synthesise | StopWork
 
 
 # -- out: what the client is told -----------------------------------------------------------

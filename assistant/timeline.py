@@ -8,6 +8,7 @@ turn begins where the client asked for the answer.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Literal
 
 
@@ -93,7 +94,7 @@ class Timeline:
         """
         times = asdict(self)
         order = [name for name in times if name.endswith("_s") and times[name] is not None]
-        for earlier, later in zip(order, order[1:], strict=False):
+        for earlier, later in pairwise(order):
             assert times[earlier] <= times[later], f"{earlier} came after {later}: {times}"
 
 

@@ -1,0 +1,104 @@
+"""Where the user's utterance begins and ends, on the input stream's sample clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from assistant.events import INPUT_RATE_HZ, AudioAnalysed, TurnDetection
+from audio.endpoint import SilenceEndpointer
+from audio.vad import SpeechGate
+
+STALL_S = 1.0
+"""A microphone that sends nothing for this long has fallen silent."""
+TAIL_MS = 250
+"""Audio kept after the last voiced sample: soft endings of words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """A stretch of input samples that one person spoke, with its moments on the clock."""
+
+    start_sample: int
+    end_sample: int
+    speech_start_s: float
+    speech_end_s: float
+
+
+class Hearing:
+    """Follows the speech probability of one session and says when an utterance starts and ends.
+
+    An arrival can only be late, so the earliest one (arrival time less sample time) since the
+    utterance began shows where the sample clock stands on the wall clock.
+    """
+
+    def __init__(
+        self, detection: TurnDetection, min_speech_ms: int, max_utterance_s: float
+    ) -> None:
+        self._detection = detection
+        self._max_samples = round(max_utterance_s * INPUT_RATE_HZ)
+        self._gate = SpeechGate(threshold=detection.threshold, min_speech_ms=min_speech_ms)
+        self._endpointer = SilenceEndpointer(detection.silence_ms)
+        self._padding = detection.prefix_padding_ms * INPUT_RATE_HZ // 1000
+        self._earliest_sample = 0
+        self.end_sample = 0
+        """The end of the audio fed so far."""
+        self._offset_s = 0.0
+        self._last_arrival_s = 0.0
+
+    @property
+    def speaking(self) -> bool:
+        """Whether an utterance is going on."""
+        return self._gate.speaking
+
+    @property
+    def start_sample(self) -> int:
+        """The first sample of the utterance going on, padding included."""
+        return max(self._earliest_sample, self._gate.start_sample - self._padding)
+
+    @property
+    def stalls_s(self) -> float | None:
+        """When the utterance ends because no audio comes any more."""
+        return self._last_arrival_s + STALL_S if self.speaking else None
+
+    def needed_from(self) -> int:
+        """Return the first sample that an utterance, going on or about to begin, may need."""
+        if self.speaking:
+            return self.start_sample
+        return max(self._earliest_sample, self.end_sample - self._padding - INPUT_RATE_HZ)
+
+    def feed(self, frame: AudioAnalysed, now: float) -> Literal["started", "stopped"] | None:
+        """Take one analysed window; say if it starts or ends an utterance."""
+        self._last_arrival_s = now
+        self.end_sample = frame.end_sample
+        offset_s = now - frame.end_sample / INPUT_RATE_HZ
+        if self._gate.feed(frame.start_sample, frame.end_sample, frame.probability):
+            self._offset_s = offset_s
+            return "started"
+        if not self._gate.speaking:
+            return None
+        self._offset_s = min(self._offset_s, offset_s)
+        silence_ms = (frame.end_sample - self._gate.last_voiced_sample) * 1000 / INPUT_RATE_HZ
+        too_long = frame.end_sample - self.start_sample >= self._max_samples
+        if silence_ms >= self._endpointer.silence_needed_ms(None) or too_long:
+            return "stopped"
+        return None
+
+    def take(self) -> Utterance:
+        """End the utterance going on and return it."""
+        assert self.speaking
+        last_voiced = self._gate.last_voiced_sample
+        tail = TAIL_MS * INPUT_RATE_HZ // 1000
+        utterance = Utterance(
+            start_sample=self.start_sample,
+            end_sample=min(self.end_sample, last_voiced + tail),
+            speech_start_s=self._offset_s + self._gate.start_sample / INPUT_RATE_HZ,
+            speech_end_s=self._offset_s + last_voiced / INPUT_RATE_HZ,
+        )
+        self.forget(last_voiced)
+        return utterance
+
+    def forget(self, until_sample: int) -> None:
+        """Let nothing before `until_sample` belong to an utterance any more."""
+        self._gate.reset()
+        self._earliest_sample = until_sample

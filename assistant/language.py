@@ -1,0 +1,106 @@
+"""The dialogue's side of the language model: messages in, verified text out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from assistant.errors import AssistantError
+from assistant.events import Message, Role, Usage
+from dspark import Engine, Priority, SamplingParams, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text of the tokens that one engine step verified (empty inside a character)."""
+
+    text: str
+    tokens: int
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why the text ended, and what it took."""
+
+    reason: Literal["stop", "length"]
+    usage: Usage
+
+
+class LanguageModel(Protocol):
+    """Whatever can continue a conversation, piece by piece."""
+
+    def answer(
+        self, messages: Sequence[Message], max_output_tokens: int | None
+    ) -> AsyncGenerator[Piece | Ending, None]:
+        """Yield the answer's pieces, then its `Ending`; closing the iterator stops the work."""
+        ...
+
+
+class PromptTooLong(AssistantError):
+    """The last message alone does not fit the model: shorten it or raise `llm.context_tokens`."""
+
+
+class EngineLanguageModel:
+    """The language model that runs in this process, in a `dspark` engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        *,
+        context_tokens: int,
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._params = params
+        self._context_tokens = context_tokens
+
+    async def answer(
+        self, messages: Sequence[Message], max_output_tokens: int | None
+    ) -> AsyncGenerator[Piece | Ending, None]:
+        """Yield the answer's pieces, then its `Ending`; closing the iterator stops the work.
+
+        Raises `PromptTooLong`, and `dspark.DSparkError` when the engine fails or is full.
+        """
+        params = self._params
+        if max_output_tokens is not None:
+            limit = min(max_output_tokens, params.max_new_tokens)
+            params = replace(params, max_new_tokens=limit)
+        prompt = self._fit(messages, self._context_tokens - params.max_new_tokens)
+        text = self._tokenizer.detokenizer()
+        generation = self._engine.submit(prompt, params, priority=Priority.CONFIRMED)
+        output_tokens = 0
+        try:
+            async for step in generation:
+                output_tokens += len(step.committed)
+                delta = text.feed(step.committed)
+                yield Piece(delta, len(step.committed), len(step.draft), step.accepted)
+        finally:
+            generation.cancel()
+        if rest := text.flush():
+            yield Piece(rest, 0)
+        reason: Literal["stop", "length"] = (
+            "length" if generation.finish_reason == "length" else "stop"
+        )
+        yield Ending(reason, Usage(len(prompt), generation.cached_tokens, output_tokens))
+
+    def _fit(self, messages: Sequence[Message], room_tokens: int) -> list[int]:
+        """Encode the conversation, forgetting its oldest exchanges if it is too long."""
+        system = [message for message in messages if message.role is Role.SYSTEM]
+        talk = [message for message in messages if message.role is not Role.SYSTEM]
+        while True:
+            chat = [{"role": str(m.role), "content": m.text} for m in (*system, *talk)]
+            prompt = self._tokenizer.chat(chat)
+            if len(prompt) <= room_tokens:
+                return prompt
+            # An exchange goes as a whole, so that user and assistant still alternate.
+            talk = talk[2:]
+            if not talk:
+                raise PromptTooLong(
+                    f"The message takes {len(prompt)} tokens, but only {room_tokens} fit; "
+                    "shorten it or raise llm.context_tokens."
+                )

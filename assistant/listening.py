@@ -1,0 +1,237 @@
+"""The user's side of the dialogue: from sound to a user item whose words are known."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from assistant.context import Context
+from assistant.events import (
+    INPUT_RATE_HZ,
+    AudioAnalysed,
+    AudioCleared,
+    AudioCommitted,
+    ClearAudio,
+    CommitAudio,
+    Failure,
+    Item,
+    ItemAdded,
+    ItemDone,
+    ItemStatus,
+    Role,
+    SpeechStarted,
+    SpeechStopped,
+    StageFailed,
+    Transcribe,
+    TranscriptCompleted,
+    TranscriptFailed,
+    TranscriptionFailed,
+    TranscriptReady,
+    TurnDetection,
+    UtteranceDiscarded,
+)
+from assistant.hearing import Hearing, Utterance
+from assistant.turn import Turn, TurnState
+
+MIN_COMMIT_MS = 100
+"""A client that commits less audio than this has made a mistake; say so."""
+MANUAL = TurnDetection(create_response=False, interrupt_response=False)
+"""What an idle `Hearing` is built with in manual mode; it is not fed."""
+
+
+class Listening:
+    """The utterance going on (`turn`) and those whose words are not known yet.
+
+    An utterance that the endpoint closed enters the conversation when it turns out to hold words;
+    one that the client committed enters it at once.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.turn: Turn | None = None
+        self._recognising: dict[int, tuple[Turn, Utterance]] = {}
+        self._announced: set[str] = set()
+        self._buffer_start = 0
+        self._hearing = self._new_hearing()
+
+    @property
+    def recognising(self) -> bool:
+        """Whether words were said that are not known yet."""
+        return bool(self._recognising)
+
+    @property
+    def recognising_turns(self) -> list[Turn]:
+        """The turns whose words are not known yet."""
+        return [turn for turn, _ in self._recognising.values()]
+
+    @property
+    def end_sample(self) -> int:
+        """The end of the audio analysed so far."""
+        return self._hearing.end_sample
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When `check_deadlines` has something to do."""
+        moments = [turn.deadline_s for turn, _ in self._recognising.values()]
+        moments.append(self._hearing.stalls_s)
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    @property
+    def needed_from(self) -> int:
+        """The first input sample that may still be asked for."""
+        if self._context.settings.turn_detection is None:
+            return self._buffer_start
+        return self._hearing.needed_from()
+
+    def awaits(self, turn_id: int) -> bool:
+        """Whether the words of this turn are still wanted."""
+        return turn_id in self._recognising
+
+    def uses(self, item_id: str) -> bool:
+        """Whether the item's words are being recognised."""
+        return any(turn.item_id == item_id for turn, _ in self._recognising.values())
+
+    def on_audio(self, frame: AudioAnalysed) -> Literal["started", "stopped"] | None:
+        """Take a window of sound; begin or end the utterance it begins or ends."""
+        if self._context.settings.turn_detection is None:
+            return None
+        change = self._hearing.feed(frame, self._context.now)
+        if change == "started":
+            item_id = self._context.new_id("item")
+            self.turn = self._context.new_turn("spoken", item_id)
+            self._context.emit(SpeechStarted(item_id, _milliseconds(self._hearing.start_sample)))
+        elif change == "stopped":
+            self.end_utterance()
+        return change
+
+    def end_utterance(self) -> None:
+        """The utterance going on is over: ask for its words."""
+        turn, self.turn = self.turn, None
+        assert turn is not None and turn.item_id is not None
+        utterance = self._hearing.take()
+        self._context.emit(SpeechStopped(turn.item_id, _milliseconds(utterance.end_sample)))
+        self._recognise(turn, utterance)
+
+    def commit(self, command: CommitAudio) -> None:
+        """End the utterance by the client's word; in manual mode all buffered audio is one."""
+        if self.turn is not None:
+            self.end_utterance()
+            return
+        start, end = self._buffer_start, command.end_sample
+        manual = self._context.settings.turn_detection is None
+        if not manual or end - start < MIN_COMMIT_MS * INPUT_RATE_HZ // 1000:
+            why = f"at least {MIN_COMMIT_MS} ms are needed" if manual else "nobody is speaking"
+            message = f"There is no audio to commit: {why}."
+            self._context.refuse(command.command_id, "input_audio_buffer_commit_empty", message)
+            return
+        item_id = self._context.new_id("item")
+        now = self._context.now
+        spoken_s = (end - start) / INPUT_RATE_HZ
+        turn = self._context.new_turn("spoken", item_id)
+        self._recognise(turn, Utterance(start, end, now - spoken_s, now))
+        self._announce(self._context.history[item_id])
+        self._announced.add(item_id)
+
+    def clear(self, command: ClearAudio) -> None:
+        """Forget the audio so far, and the utterance going on with it."""
+        self.abandon("cleared")
+        self._buffer_start = command.end_sample
+        self._hearing.forget(command.end_sample)
+        self._context.emit(AudioCleared())
+
+    def detection_changed(self) -> None:
+        """Start afresh under new settings of turn detection."""
+        self.abandon("turn_detection_changed")
+        self._buffer_start = max(self._buffer_start, self._hearing.end_sample)
+        self._hearing = self._new_hearing()
+        self._hearing.forget(self._buffer_start)
+
+    def abandon(self, reason: str) -> None:
+        """Drop the utterance going on, if there is one."""
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            self._discard(turn, reason)
+
+    def on_transcript(self, event: TranscriptReady) -> Turn | None:
+        """Take the words of an utterance; return its turn if there were any."""
+        turn, utterance = self._recognising.pop(event.turn_id)
+        turn.timeline.transcript_s = self._context.now
+        turn.transcript = event.text.strip()
+        if not turn.transcript:
+            self._discard(turn, event.rejection or "no_words")
+            return None
+        assert turn.item_id is not None
+        item = self._context.history.write(turn.item_id, turn.transcript, ItemStatus.COMPLETED)
+        self._announce_once(item)
+        seconds = (utterance.end_sample - utterance.start_sample) / INPUT_RATE_HZ
+        self._context.emit(TranscriptCompleted(item.item_id, turn.transcript, seconds))
+        return turn
+
+    def on_transcript_failed(self, event: TranscriptFailed) -> Turn:
+        """Take note that an utterance's words will not be known; return its turn."""
+        turn, _ = self._recognising.pop(event.turn_id)
+        assert turn.item_id is not None
+        item = self._context.history.write(turn.item_id, "", ItemStatus.INCOMPLETE)
+        self._announce_once(item)
+        self._context.emit(TranscriptionFailed(item.item_id, event.failure))
+        self._context.emit(StageFailed("asr", event.failure))
+        return turn
+
+    def check_deadlines(self) -> list[TranscriptFailed]:
+        """End an utterance whose microphone fell silent; return the transcripts that are late."""
+        now = self._context.now
+        stalls_s = self._hearing.stalls_s
+        if self.turn is not None and stalls_s is not None and now >= stalls_s:
+            self.end_utterance()
+        late = Failure("transcript_timeout", "The words were not recognised in time; say it again.")
+        return [
+            TranscriptFailed(turn.turn_id, late)
+            for turn, _ in self._recognising.values()
+            if turn.deadline_s is not None and now >= turn.deadline_s
+        ]
+
+    def _recognise(self, turn: Turn, utterance: Utterance) -> None:
+        assert turn.item_id is not None
+        context = self._context
+        turn.timeline.speech_start_s = utterance.speech_start_s
+        turn.timeline.speech_end_s = utterance.speech_end_s
+        turn.timeline.endpoint_s = context.now
+        turn.become(TurnState.COMMITTED, context.now + context.limits.transcript_deadline_s)
+        self._recognising[turn.turn_id] = (turn, utterance)
+        self._buffer_start = utterance.end_sample
+        context.history.add(Item(turn.item_id, Role.USER, None, True, ItemStatus.COMPLETED))
+        context.emit(Transcribe(turn.turn_id, utterance.start_sample, utterance.end_sample))
+
+    def _announce_once(self, item: Item) -> None:
+        """Tell of an item whose transcript is due next, unless its commit has told of it."""
+        if item.item_id in self._announced:
+            self._announced.remove(item.item_id)
+        else:
+            self._announce(item)
+
+    def _announce(self, item: Item) -> None:
+        previous = self._context.history.previous_id(item.item_id)
+        self._context.emit(AudioCommitted(item.item_id, previous))
+        self._context.emit(ItemAdded(item, previous))
+        self._context.emit(ItemDone(item, previous))
+
+    def _discard(self, turn: Turn, reason: str) -> None:
+        assert turn.item_id is not None
+        context = self._context
+        if turn.item_id in self._announced:
+            self._announced.remove(turn.item_id)
+            context.history.write(turn.item_id, "", ItemStatus.INCOMPLETE)
+            silent = Failure("no_words", f"The committed audio holds no words ({reason}).")
+            context.emit(TranscriptionFailed(turn.item_id, silent))
+        elif turn.item_id in context.history:
+            context.history.remove(turn.item_id)
+        context.emit(UtteranceDiscarded(turn.item_id, reason))
+        context.end_turn(turn, TurnState.DISCARDED)
+
+    def _new_hearing(self) -> Hearing:
+        limits = self._context.limits
+        detection = self._context.settings.turn_detection or MANUAL
+        return Hearing(detection, limits.min_speech_ms, limits.max_utterance_s)
+
+
+def _milliseconds(samples: int) -> int:
+    return samples * 1000 // INPUT_RATE_HZ

@@ -1,0 +1,262 @@
+"""Carries out what the dialogue core asks for: the only place where a session touches the world.
+
+One `SessionRuntime` owns one core.  Audio and commands enter through one queue, so that they are
+handled in the order in which the client sent them; results of the stages are fed in as they come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from assistant.errors import AssistantError, AudioBufferFull
+from assistant.events import (
+    INPUT_RATE_HZ,
+    AudioAnalysed,
+    AudioSynthesised,
+    ChunkFailed,
+    ChunkPlanned,
+    ClearAudio,
+    Command,
+    CommitAudio,
+    Event,
+    Failure,
+    Generate,
+    Notice,
+    Samples,
+    Settings,
+    StopWork,
+    Synthesise,
+    TextFailed,
+    TextFinished,
+    TextGenerated,
+    TimePassed,
+    Transcribe,
+    TranscriptFailed,
+    TranscriptReady,
+    WordTime,
+)
+from assistant.language import Ending
+from assistant.microphone import MicrophoneBuffer
+from assistant.session import Session
+from assistant.stages import Stages
+from assistant.workers import Urgency
+from audio.errors import AudioError
+from dspark import DSparkError
+
+logger = logging.getLogger(__name__)
+
+HEARING_STEP = INPUT_RATE_HZ // 2
+"""Audio is analysed in steps of at most this many samples: one session's burst of audio must not
+keep the others' from being heard."""
+
+
+class SessionRuntime:
+    """One running session.
+
+    `deliver` is called on the event loop with every notice, in order; it must not block.  Use as an
+    asynchronous context manager: leaving it ends all work of the session.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        settings: Settings,
+        deliver: Callable[[Notice], None],
+        *,
+        id_prefix: str | None = None,
+    ) -> None:
+        self._stages = stages
+        self._deliver = deliver
+        self._session = Session(
+            settings,
+            voice_rate_hz=stages.voice_rate_hz,
+            limits=stages.limits(),
+            id_prefix=secrets.token_hex(6) if id_prefix is None else id_prefix,
+        )
+        self._microphone = MicrophoneBuffer()
+        self._voice_activity = stages.new_voice_activity()
+        self._inbox: asyncio.Queue[Samples | Command] = asyncio.Queue()
+        self._backlog = asyncio.Condition()
+        self._analysed_samples = 0
+        self._tasks: asyncio.TaskGroup = asyncio.TaskGroup()
+        self._owned: set[asyncio.Task[None]] = set()
+        self._generations: dict[asyncio.Task[None], int] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.appended_samples = 0
+        """All input samples appended so far."""
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._spawn(self._take_in())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._owned:
+            task.cancel()
+        await self._tasks.__aexit__(kind, error, traceback)
+
+    @property
+    def session(self) -> Session:
+        """The core, to be looked at only."""
+        return self._session
+
+    async def append_audio(self, samples: Samples) -> None:
+        """Take the next microphone samples (`[n]`, float32, 16 kHz).
+
+        Waits while too much audio is still to be analysed.  Raises `AudioBufferFull` in manual mode
+        when one utterance would grow beyond `limits.max_utterance_s`.
+        """
+        limits = self._stages.config.limits
+        async with self._backlog:
+            room = round(limits.buffered_audio_s * INPUT_RATE_HZ)
+            await self._backlog.wait_for(
+                lambda: self.appended_samples - self._analysed_samples <= room
+            )
+        held_s = (self.appended_samples - self._session.audio_needed_from) / INPUT_RATE_HZ
+        if self._session.settings.turn_detection is None and held_s > limits.max_utterance_s:
+            raise AudioBufferFull(
+                f"The buffer holds {held_s:.0f} s of audio, more than one utterance may have; "
+                "commit or clear it."
+            )
+        self.appended_samples += len(samples)
+        self._inbox.put_nowait(samples)
+
+    async def command(self, command: Command) -> None:
+        """Take a client's command, in its place among the audio."""
+        if isinstance(command, CommitAudio | ClearAudio) and command.end_sample < 0:
+            command = replace(command, end_sample=self.appended_samples)
+        self._inbox.put_nowait(command)
+
+    # -- in -----------------------------------------------------------------------------
+
+    async def _take_in(self) -> None:
+        while True:
+            entry = await self._inbox.get()
+            if isinstance(entry, Command):
+                self._feed(entry)
+                continue
+            for start in range(0, len(entry), HEARING_STEP):
+                await self._hear(entry[start : start + HEARING_STEP])
+
+    async def _hear(self, samples: Samples) -> None:
+        self._microphone.append(samples)
+        worker = self._stages.hearing_worker
+        frames = await worker.run(Urgency.HEARING, self._voice_activity.feed, samples)
+        for frame in frames:
+            self._feed(AudioAnalysed(frame.start_sample, frame.end_sample, frame.probability))
+        self._microphone.release(self._session.audio_needed_from)
+        async with self._backlog:
+            self._analysed_samples += len(samples)
+            self._backlog.notify_all()
+
+    def _feed(self, event: Event) -> None:
+        now = asyncio.get_running_loop().time()
+        for effect in self._session.feed(event, now):
+            match effect:
+                case Transcribe():
+                    samples = self._microphone.slice(effect.start_sample, effect.end_sample)
+                    self._spawn(self._transcribe(effect.turn_id, samples))
+                case Generate():
+                    self._spawn(self._generate(effect), effect.generation)
+                case Synthesise():
+                    self._spawn(self._synthesise(effect), effect.generation)
+                case StopWork():
+                    self._stop(effect.generation)
+                case _:
+                    self._deliver(effect)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if (deadline := self._session.deadline) is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(deadline, lambda: self._spawn(self._pass_time()))
+
+    async def _pass_time(self) -> None:
+        self._feed(TimePassed())
+
+    # -- work ---------------------------------------------------------------------------
+
+    async def _transcribe(self, turn_id: int, samples: Samples) -> None:
+        worker, transcriber = self._stages.asr_worker, self._stages.transcriber
+        try:
+            transcript = await worker.run(Urgency.FINAL, transcriber.transcribe, samples)
+        except Exception as error:
+            self._feed(TranscriptFailed(turn_id, _failure("asr", error)))
+        else:
+            self._feed(TranscriptReady(turn_id, transcript.text, transcript.rejection))
+
+    async def _generate(self, work: Generate) -> None:
+        generation = work.generation
+        pieces = self._stages.language.answer(work.messages, work.max_output_tokens)
+        try:
+            async with aclosing(pieces) as stream:
+                async for piece in stream:
+                    if isinstance(piece, Ending):
+                        self._feed(TextFinished(generation, piece.reason, piece.usage))
+                        continue
+                    drafted, accepted = piece.drafted, piece.accepted
+                    self._feed(
+                        TextGenerated(generation, piece.text, piece.tokens, drafted, accepted)
+                    )
+        except Exception as error:
+            self._feed(TextFailed(generation, _failure("llm", error)))
+
+    async def _synthesise(self, work: Synthesise) -> None:
+        generation, chunk = work.generation, work.chunk
+        worker, voice = self._stages.tts_worker, self._stages.voice
+        urgency = Urgency.FIRST_CLAUSE if chunk == 0 else Urgency.LATER_CLAUSE
+        try:
+            utterance = await worker.run(urgency, voice.speak, work.text, work.speed)
+            words = tuple(
+                WordTime(word.start_char, word.end_char, word.end_sample)
+                for word in utterance.words
+            )
+            self._feed(ChunkPlanned(generation, chunk, words, utterance.sample_count))
+            windows = utterance.windows()
+            while (samples := await worker.run(urgency, next, windows, None)) is not None:
+                self._feed(AudioSynthesised(generation, chunk, samples, last=False))
+            self._feed(AudioSynthesised(generation, chunk, np.zeros(0, np.float32), last=True))
+        except Exception as error:
+            self._feed(ChunkFailed(generation, chunk, _failure("tts", error)))
+
+    def _spawn(self, work: Coroutine[Any, Any, None], generation: int | None = None) -> None:
+        task = self._tasks.create_task(work)
+        self._owned.add(task)
+        task.add_done_callback(self._owned.discard)
+        if generation is not None:
+            self._generations[task] = generation
+            task.add_done_callback(self._generations.pop)
+
+    def _stop(self, generation: int) -> None:
+        """Cancel the work for the answers up to `generation`."""
+        for task, started in self._generations.items():
+            if started <= generation:
+                task.cancel()
+
+
+def _failure(stage: str, error: Exception) -> Failure:
+    """Say what failed, in words for the client; unexpected errors are for the log."""
+    if isinstance(error, AssistantError | AudioError | DSparkError):
+        logger.warning("%s failed: %s", stage, error)
+        return Failure(f"{stage}_failed", str(error))
+    logger.error("%s failed unexpectedly", stage, exc_info=error)
+    return Failure(f"{stage}_failed", "The server could not do this; its log says why.")

@@ -1,0 +1,352 @@
+"""The dialogue core: a pure machine from events to effects, without I/O and without a clock.
+
+`Session.feed(event, now)` is the only way in, the returned effects the only way out, and
+`Session.deadline` says when to feed `TimePassed` if nothing else happens.  So every timing rule
+can be tested in virtual time, and any run can be replayed from its events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from assistant.answer import Answer
+from assistant.answering import Answering
+from assistant.context import Context, Limits
+from assistant.events import (
+    INPUT_RATE_HZ,
+    AudioAnalysed,
+    AudioSynthesised,
+    CancelResponse,
+    ChunkFailed,
+    ChunkPlanned,
+    ClearAudio,
+    ClearPlayback,
+    CommitAudio,
+    CreateItem,
+    CreateResponse,
+    DeleteItem,
+    Effect,
+    Event,
+    Failure,
+    IdleTimeout,
+    Item,
+    ItemAdded,
+    ItemDeleted,
+    ItemDone,
+    ItemRetrieved,
+    ItemStatus,
+    Message,
+    Played,
+    RetrieveItem,
+    Role,
+    Settings,
+    SettingsChanged,
+    TextFailed,
+    TextFinished,
+    TextGenerated,
+    TimePassed,
+    TranscriptFailed,
+    TranscriptReady,
+    TruncateItem,
+    UpdateSettings,
+)
+from assistant.history import ROOT, History
+from assistant.listening import Listening
+from assistant.turn import Turn, TurnState
+
+__all__ = ["Limits", "Session"]
+
+IDLE_HINT = "(The user has been silent for a while. Briefly ask if there is anything else.)"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An answer that is to begin as soon as the words are known and nothing else is answered."""
+
+    command: CreateResponse
+    turn: Turn | None = None
+    """The spoken turn it answers; without one, a written turn begins with the answer."""
+    failure: Failure | None = None
+    hint: Message | None = None
+
+
+class Session:
+    """One conversation: what one side says decides what the other side does."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        voice_rate_hz: int,
+        limits: Limits | None = None,
+        id_prefix: str = "",
+    ) -> None:
+        self._context = Context(settings, limits or Limits(), voice_rate_hz, id_prefix)
+        self._listening = Listening(self._context)
+        self._answering = Answering(self._context)
+        self._wanted: Wanted | None = None
+        self._silence_broken = False
+        """The user was asked after a silence and has not said anything since."""
+
+    # -- the way in, the way out --------------------------------------------------------
+
+    def feed(self, event: Event, now: float) -> list[Effect]:
+        """Take one event at the moment `now` (seconds, never going back); return the effects.
+
+        Results of work that was given up in the meantime change nothing: they are dropped here.
+        """
+        assert now >= self._context.now, "time went back"
+        self._context.now = now
+        if self._is_current(event):
+            self._handle(event)
+        self._advance()
+        return self._context.take_effects()
+
+    @property
+    def deadline(self) -> float | None:
+        """When `TimePassed` is due if nothing else happens, on the clock of `now`."""
+        moments = (self._listening.deadline_s, self._answering.deadline_s, self._idle_deadline_s())
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    @property
+    def audio_needed_from(self) -> int:
+        """The first input sample that a `Transcribe` may still ask for."""
+        return self._listening.needed_from
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._context.settings
+
+    @property
+    def history(self) -> History:
+        """The conversation so far."""
+        return self._context.history
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The turns that have not ended."""
+        wanted = self._wanted.turn if self._wanted is not None else None
+        turns = (self._listening.turn, *self._listening.recognising_turns, wanted)
+        return [turn for turn in (*turns, self._answering.turn) if turn is not None]
+
+    @property
+    def answer(self) -> Answer | None:
+        """The answer being made or playing."""
+        return self._answering.answer
+
+    # -- events -------------------------------------------------------------------------
+
+    def _is_current(self, event: Event) -> bool:
+        match event:
+            case TranscriptReady() | TranscriptFailed():
+                return self._listening.awaits(event.turn_id)
+            case TextGenerated() | TextFinished() | TextFailed():
+                return self._answering.awaits(event.generation, text=True)
+            case ChunkPlanned() | AudioSynthesised() | ChunkFailed():
+                return self._answering.awaits(event.generation, text=False)
+        return True
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case AudioAnalysed():
+                self._on_audio(event)
+            case TranscriptReady():
+                self._on_transcript(event)
+            case TranscriptFailed():
+                self._on_transcript_failed(event)
+            case TextGenerated():
+                self._answering.on_text(event)
+            case TextFinished():
+                self._answering.on_text_finished(event)
+            case TextFailed():
+                self._answering.on_text_failed(event)
+            case ChunkPlanned():
+                self._answering.on_chunk_planned(event)
+            case AudioSynthesised():
+                self._answering.on_synthesised(event)
+            case ChunkFailed():
+                self._answering.on_chunk_failed(event)
+            case Played():
+                self._answering.on_played(event)
+            case CommitAudio():
+                self._listening.commit(event)
+            case ClearAudio():
+                self._listening.clear(event)
+                self._answer_what_was_stopped()
+            case CreateResponse():
+                self._on_create_response(event)
+            case CancelResponse():
+                self._on_cancel_response(event)
+            case ClearPlayback():
+                self._interrupt_for_client()
+            case TruncateItem():
+                if self._exists(event.item_id, event.command_id):
+                    self._answering.truncate(event)
+            case CreateItem():
+                self._on_create_item(event)
+            case DeleteItem():
+                self._on_delete_item(event)
+            case RetrieveItem():
+                if self._exists(event.item_id, event.command_id):
+                    self._context.emit(ItemRetrieved(self.history[event.item_id]))
+            case UpdateSettings():
+                self._on_settings(event)
+            case TimePassed():
+                pass  # what is due is done after every event
+
+    def _on_audio(self, frame: AudioAnalysed) -> None:
+        detection = self.settings.turn_detection
+        if self._listening.on_audio(frame) != "started":
+            return
+        self._silence_broken = False
+        if detection is not None and detection.interrupt_response:
+            self._answering.interrupt("turn_detected")
+            if detection.create_response:
+                self._drop_wanted()  # what the user says now will be answered instead
+
+    def _on_transcript(self, event: TranscriptReady) -> None:
+        turn = self._listening.on_transcript(event)
+        if turn is not None:
+            self._answer_after(turn)
+        elif self._wanted is not None:
+            silent = Failure("no_words", "The committed audio holds no words; say it again.")
+            self._wanted = replace(self._wanted, failure=silent)
+        else:
+            self._answer_what_was_stopped()
+
+    def _on_transcript_failed(self, event: TranscriptFailed) -> None:
+        self._answer_after(self._listening.on_transcript_failed(event), event.failure)
+
+    def _answer_after(self, turn: Turn, failure: Failure | None = None) -> None:
+        """Go on with a turn whose words are known (or, after a failure, never will be)."""
+        detection = self.settings.turn_detection
+        automatic = detection is not None and detection.create_response
+        asked = self._wanted is not None and self._wanted.turn is None
+        if not automatic and not asked:
+            end = TurnState.DONE if failure is None else TurnState.FAILED
+            self._context.end_turn(turn, end)
+        elif self._listening.recognising or (self._user_goes_on and not asked):
+            self._context.end_turn(turn, TurnState.INTERRUPTED)  # a later turn answers both
+        else:
+            command = self._wanted.command if self._wanted is not None else CreateResponse()
+            self._drop_wanted()
+            self._wanted = Wanted(command, turn, failure)
+
+    def _answer_what_was_stopped(self) -> None:
+        """Take up the answer to words that a mere noise kept from being answered."""
+        detection = self.settings.turn_detection
+        automatic = detection is not None and detection.create_response
+        free = self._wanted is None and self._answering.answer is None
+        busy = self._listening.turn is not None or self._listening.recognising
+        if automatic and free and not busy and self.history.awaits_answer:
+            self._wanted = Wanted(CreateResponse())
+
+    def _on_create_response(self, command: CreateResponse) -> None:
+        if self._answering.active or self._wanted is not None:
+            message = "An answer is being made already; cancel it or wait for response.done."
+            code = "conversation_already_has_active_response"
+            self._context.refuse(command.command_id, code, message)
+        else:
+            self._wanted = Wanted(command)
+
+    def _on_cancel_response(self, command: CancelResponse) -> None:
+        answer = self._answering.answer
+        named = command.response_id
+        meant = named is None or (answer is not None and answer.response.response_id == named)
+        if meant and (self._answering.active or self._wanted is not None):
+            self._interrupt_for_client()
+        else:
+            message = "No such answer is being made; nothing was cancelled."
+            self._context.refuse(command.command_id, "response_cancel_not_active", message)
+
+    def _interrupt_for_client(self) -> None:
+        self._drop_wanted()
+        self._answering.interrupt("client_cancelled")
+
+    def _on_create_item(self, command: CreateItem) -> None:
+        context, after = self._context, command.previous_item_id
+        item_id = command.item_id or context.new_id("item")
+        if item_id in self.history:
+            message = f"There is an item {item_id!r} already; choose another id."
+            context.refuse(command.command_id, "item_already_exists", message, "item.id")
+        elif after is None or after == ROOT or self._exists(after, command.command_id, "previous_"):
+            heard = command.text if command.role is Role.ASSISTANT else None
+            item = Item(item_id, command.role, command.text, False, ItemStatus.COMPLETED, heard)
+            self.history.add(item, after)
+            previous = self.history.previous_id(item_id)
+            context.emit(ItemAdded(item, previous))
+            context.emit(ItemDone(item, previous))
+
+    def _on_delete_item(self, command: DeleteItem) -> None:
+        item_id, answer = command.item_id, self._answering.answer
+        if not self._exists(item_id, command.command_id):
+            return
+        made = answer is not None and answer.response.item_id == item_id
+        if made or self._listening.uses(item_id):
+            message = "The item is still being made; cancel the response or wait for its end."
+            self._context.refuse(command.command_id, "item_in_use", message, "item_id")
+        else:
+            self.history.remove(item_id)
+            self._answering.forget(item_id)
+            self._context.emit(ItemDeleted(item_id))
+
+    def _on_settings(self, command: UpdateSettings) -> None:
+        before = self.settings.turn_detection
+        self._context.settings = command.settings
+        if before != command.settings.turn_detection:
+            self._listening.detection_changed()
+        self._context.emit(SettingsChanged(command.settings, command.command_id))
+
+    # -- what follows from the state and the time ---------------------------------------
+
+    def _advance(self) -> None:
+        """Do what has become possible or due, whatever the event was."""
+        for late in self._listening.check_deadlines():
+            self._on_transcript_failed(late)
+        idle_s = self._idle_deadline_s()
+        if idle_s is not None and self._context.now >= idle_s:
+            self._break_silence()
+        self._answering.advance()
+        ready = not self._answering.active and not self._listening.recognising
+        if self._wanted is not None and ready:
+            wanted, self._wanted = self._wanted, None
+            turn = wanted.turn or self._context.new_turn("written")
+            self._answering.begin(turn, wanted.command, failure=wanted.failure, hint=wanted.hint)
+            self._answering.advance()
+
+    def _idle_deadline_s(self) -> float | None:
+        detection, since_s = self.settings.turn_detection, self._context.idle_since_s
+        if detection is None or detection.idle_timeout_ms is None or since_s is None:
+            return None
+        if self.turns or self._wanted is not None or self._silence_broken:
+            return None
+        return since_s + detection.idle_timeout_ms / 1000
+
+    def _break_silence(self) -> None:
+        self._silence_broken = True
+        end_ms = self._listening.end_sample * 1000 // INPUT_RATE_HZ
+        self._context.emit(IdleTimeout(self._context.new_id("item"), end_ms, end_ms))
+        self._wanted = Wanted(CreateResponse(), hint=Message(Role.USER, IDLE_HINT))
+
+    # -- small things -------------------------------------------------------------------
+
+    @property
+    def _user_goes_on(self) -> bool:
+        """Whether the user speaks again and so keeps the floor."""
+        detection = self.settings.turn_detection
+        speaking = self._listening.turn is not None
+        return speaking and detection is not None and detection.interrupt_response
+
+    def _drop_wanted(self) -> None:
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None and wanted.turn is not None:
+            self._context.end_turn(wanted.turn, TurnState.INTERRUPTED)
+
+    def _exists(self, item_id: str, command_id: str | None, prefix: str = "") -> bool:
+        """Whether the conversation holds the item; if not, the command is refused."""
+        if item_id in self.history:
+            return True
+        message = f"The conversation holds no item {item_id!r}."
+        self._context.refuse(command_id, "item_not_found", message, f"{prefix}item_id")
+        return False

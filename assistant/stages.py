@@ -1,0 +1,184 @@
+"""The stages behind every session of one process: loaded once, warmed, shared, closed together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+from assistant.config import Config
+from assistant.context import Limits
+from assistant.events import Samples, Settings, TurnDetection
+from assistant.language import EngineLanguageModel, LanguageModel
+from assistant.models import resolve
+from assistant.workers import ThreadWorker, Worker
+from audio.transcriber import Transcriber, load_whisper
+from audio.vad import SpeechFrame, load_vad
+from audio.voice import Voice, load_piper
+from dspark import Engine, SamplingParams, Target, load_target
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+StageName = Literal["vad", "asr", "llm", "tts"]
+STAGES: tuple[StageName, ...] = ("vad", "asr", "llm", "tts")
+
+
+class VoiceActivity(Protocol):
+    """Finds speech in one session's microphone audio."""
+
+    def feed(self, samples: Samples) -> list[SpeechFrame]:
+        """Return the windows that these samples complete, analysed in order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgress:
+    """A stage began to load, or is warm."""
+
+    stage: StageName
+    state: Literal["loading", "ready"]
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What a session needs to hear, think and speak."""
+
+    config: Config
+    new_voice_activity: Callable[[], VoiceActivity]
+    transcriber: Transcriber
+    language: LanguageModel
+    voice: Voice
+    hearing_worker: Worker
+    asr_worker: Worker
+    tts_worker: Worker
+
+    @property
+    def voice_rate_hz(self) -> int:
+        """The sample rate of everything the voice says."""
+        return self.voice.sample_rate_hz
+
+    def default_settings(self) -> Settings:
+        """Return the settings that a session starts with."""
+        return Settings(
+            instructions=self.config.llm.instructions,
+            turn_detection=TurnDetection(
+                threshold=self.config.vad.threshold,
+                prefix_padding_ms=self.config.vad.pre_roll_ms,
+                silence_ms=self.config.endpoint.silence_ms,
+            ),
+            playback_lead_ms=self.config.playback.lead_ms,
+        )
+
+    def limits(self) -> Limits:
+        """Return the deadlines of a session's states."""
+        return Limits(
+            min_speech_ms=self.config.vad.min_speech_ms,
+            max_utterance_s=self.config.limits.max_utterance_s,
+            transcript_deadline_s=self.config.limits.transcript_deadline_s,
+            answer_deadline_s=self.config.limits.answer_deadline_s,
+        )
+
+
+@asynccontextmanager
+async def open_stages(
+    config: Config, on_progress: Callable[[StageProgress], None] | None = None
+) -> AsyncIterator[Stages]:
+    """Load and warm every stage, yield them, and close them at the end.
+
+    `on_progress` is called on the event loop as each stage begins to load and is warm.  Raises the
+    typed error of the stage that cannot be loaded (`ModelMissing`, an `AudioError`, a
+    `DSparkError`).
+    """
+    async with AsyncExitStack() as stack:
+
+        async def load(stage: StageName, function: Callable[[], T]) -> T:
+            begin_s = time.monotonic()
+            if on_progress:
+                on_progress(StageProgress(stage, "loading"))
+            loaded = await asyncio.to_thread(function)
+            seconds = time.monotonic() - begin_s
+            logger.info("%s is warm after %.1f s", stage, seconds)
+            if on_progress:
+                on_progress(StageProgress(stage, "ready", seconds))
+            return loaded
+
+        def worker(name: str) -> ThreadWorker:
+            thread = ThreadWorker(name)
+            stack.callback(thread.close)
+            return thread
+
+        vad = await load("vad", lambda: load_vad(threads=config.vad.threads))
+        transcriber = await load("asr", lambda: _load_transcriber(config))
+        target, engine = await load("llm", lambda: _load_engine(config))
+        stack.callback(engine.close)
+        voice = await load("tts", lambda: _load_voice(config))
+        language = EngineLanguageModel(
+            engine,
+            target.tokenizer,
+            _sampling(config),
+            context_tokens=min(config.llm.context_tokens, target.context_tokens),
+        )
+        yield Stages(
+            config=config,
+            new_voice_activity=vad.stream,
+            transcriber=transcriber,
+            language=language,
+            voice=voice,
+            hearing_worker=worker("hearing"),
+            asr_worker=worker("asr"),
+            tts_worker=worker("tts"),
+        )
+
+
+def _load_transcriber(config: Config) -> Transcriber:
+    transcriber = load_whisper(
+        resolve(config.asr.model, "asr"),
+        device=config.asr.device,
+        compute_type=config.asr.compute_type,
+        threads=config.asr.threads,
+        language=config.asr.language,
+    )
+    transcriber.warm_up()
+    return transcriber
+
+
+def _load_engine(config: Config) -> tuple[Target, Engine]:
+    target = load_target(
+        resolve(config.llm.model, "llm"),
+        device=config.llm.device,
+        dtype=config.llm.dtype,
+        threads=config.llm.threads,
+    )
+    context_tokens = min(config.llm.context_tokens, target.context_tokens)
+    engine = Engine(target, slots=config.llm.slots, context_tokens=context_tokens)
+    engine.warm_up()
+    return target, engine
+
+
+def _load_voice(config: Config) -> Voice:
+    voice = load_piper(
+        resolve(config.voice.model, "voice"),
+        device=config.voice.device,
+        threads=config.voice.threads,
+        gain=config.voice.gain,
+    )
+    voice.warm_up()
+    return voice
+
+
+def _sampling(config: Config) -> SamplingParams:
+    llm = config.llm
+    return SamplingParams(
+        temperature=llm.temperature,
+        top_p=llm.top_p,
+        top_k=llm.top_k,
+        repetition_penalty=llm.repetition_penalty,
+        max_new_tokens=llm.max_new_tokens,
+        seed=llm.seed,
+    )

@@ -1,0 +1,108 @@
+"""Threads for inference: the event loop asks, a worker computes, the most urgent job first."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import threading
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, Protocol, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Urgency(IntEnum):
+    """What goes first when several jobs wait for one worker."""
+
+    HEARING = 0
+    """Voice activity: every turn of every session hangs on it."""
+    FINAL = 1
+    """The words of a turn that is over."""
+    FIRST_CLAUSE = 2
+    """The first sound of an answer."""
+    LATER_CLAUSE = 3
+
+
+class Worker(Protocol):
+    """Runs blocking functions away from the event loop, one at a time."""
+
+    async def run(self, urgency: Urgency, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Return `function(*arguments)`; a cancelled caller's job is not started any more."""
+        ...
+
+
+class ThreadWorker:
+    """One thread that runs the most urgent waiting job; equals go in the order of their asking."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: list[tuple[Urgency, int, _Job]] = []
+        self._order = itertools.count()
+        self._condition = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    async def run(self, urgency: Urgency, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Return `function(*arguments)`; a cancelled caller's job is not started any more."""
+        job = _Job(lambda: function(*arguments), asyncio.get_running_loop())
+        with self._condition:
+            if self._closed:
+                raise RuntimeError("the worker is closed")
+            heapq.heappush(self._jobs, (urgency, next(self._order), job))
+            self._condition.notify()
+        result: T = await job.future
+        return result
+
+    def close(self) -> None:
+        """Finish the job in hand, drop the waiting ones, and end the thread."""
+        with self._condition:
+            self._closed = True
+            for _, _, job in self._jobs:
+                job.cancel()
+            self._jobs.clear()
+            self._condition.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                while not self._jobs and not self._closed:
+                    self._condition.wait()
+                if self._closed:
+                    return
+                _, _, job = heapq.heappop(self._jobs)
+            job.run()
+            del job  # its arguments and result must not live until the next job comes
+
+
+class _Job:
+    """A function to run on the worker, and the future of the caller that waits on the loop."""
+
+    def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self._function = function  # of any type: the typed side is `ThreadWorker.run`
+        self._loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+
+    def run(self) -> None:
+        if self.future.cancelled():
+            return
+        try:
+            result = self._function()
+        except BaseException as error:
+            self._settle(self.future.set_exception, error)
+        else:
+            self._settle(self.future.set_result, result)
+
+    def cancel(self) -> None:
+        self._settle(lambda _: self.future.cancel(), None)
+
+    def _settle(self, settle: Callable[[Any], object], value: object) -> None:
+        def settle_if_awaited() -> None:
+            if not self.future.done():
+                settle(value)
+
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(settle_if_awaited)
