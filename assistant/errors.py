@@ -63,5 +63,13 @@ class AnswerTimeout(DialogueError):
     """No whole answer came in time; it was cancelled, and the dialogue goes on."""
 
 
+class EventsMissed(DialogueError):
+    """An iterator over a dialogue's events was read too slowly: read on with a new one."""
+
+
 class AudioDeviceError(AssistantError):
     """There is no usable microphone or loudspeaker, or no library that drives them."""
+
+
+class AddressUnavailable(AssistantError):
+    """The server cannot listen at its address: free the port, or configure another one."""
