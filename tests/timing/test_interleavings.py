@@ -186,7 +186,7 @@ def test_what_counts_as_heard_is_what_the_loudspeaker_played() -> None:
             acknowledged(),
             speeches=(
                 Speech(1.0, 2.0, "hello"),
-                Speech(interruption_s, interruption_s + 1, "stop"),
+                Speech(cut_in_s, cut_in_s + 1, "stop"),
             ),
             replies=(REPLIES[3], "Fine."),
             pace=Pace(jitter=draw.choice((0.0, 2.0))),
