@@ -21,3 +21,16 @@ class ModelFolderError(AudioError):
 
 class ModelLanguageError(AudioError):
     """A model does not know the language it was configured for; change one of the two."""
+
+
+class VoiceModelError(AudioError):
+    """A voice is missing, damaged or of a kind that cannot be streamed; install it or name
+    another."""
+
+
+class DeviceUnavailableError(AudioError):
+    """The device a model was meant for is not there; configure another, or install its runtime."""
+
+
+class SpeechSynthesisFailed(AudioError):
+    """One text could not be spoken; leave it out and go on with the next."""

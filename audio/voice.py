@@ -1,0 +1,296 @@
+"""Text becomes speech whose words are timed before they sound and whose sound comes in pieces.
+
+`Voice` is the protocol.  `Piper` implements it: phonemes from `piper-tts`, the voice's graph cut
+in two (`audio.piper_model`), the encoder run once and the decoder in windows, so the first sound
+is there after a fraction of the work and a listener who interrupts stops the rest of it.
+
+`piper-tts` is licensed under the GPL 3.0.  This is the only file that imports it.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+from audio.errors import DeviceUnavailableError, SpeechSynthesisFailed
+from audio.piper_model import PiperDescription, cut_voice
+from audio.spelling import spelled_out
+from audio.word_times import assign_phonemes
+
+Samples = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenWord:
+    """A word: characters `[start_char, end_char)` of the text, heard in
+    `[start_sample, end_sample)` of the audio."""
+
+    start_char: int
+    end_char: int
+    start_sample: int
+    end_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """A text on its way to being heard: laid out in time, not yet sound.
+
+    `words` are in order and do not overlap; `sample_count` is the length of the whole audio.
+    Both are 0 or empty for a text without a sound.
+    """
+
+    words: tuple[SpokenWord, ...]
+    sample_count: int
+    decode: Callable[[], Iterator[Samples]] = field(repr=False)
+
+    def windows(self) -> Iterator[Samples]:
+        """The audio in pieces, float32 in [-1, 1], made as they are taken.
+
+        Not taking the next one is all it needs to stop the work.
+        Raises `SpeechSynthesisFailed` if the model fails on the way.
+        """
+        return self.decode()
+
+
+_SILENCE = Utterance((), 0, lambda: iter(()))
+
+
+class Voice(Protocol):
+    """Something that speaks."""
+
+    @property
+    def sample_rate_hz(self) -> int:
+        """Of all its audio."""
+        ...
+
+    def speak(self, text: str, speed: float = 1.0) -> Utterance:
+        """Lay out one chunk of text. Blocking; raises `SpeechSynthesisFailed`."""
+        ...
+
+    def warm_up(self) -> None:
+        """Do once what the first utterance would otherwise wait for. Blocking."""
+        ...
+
+
+_FIRST_WINDOW_FRAMES = 20
+_LONGEST_WINDOW_FRAMES = 60
+_CONTEXT_FRAMES = 12
+"""Of the latent, on each side of a window; with it the sound is that of decoding in one go."""
+_LEAD_FRAMES = 2
+"""Kept before the first phoneme; what is longer is a pause that nobody needs."""
+_FADE_MS = 3.0
+
+_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0eff"
+_WRITTEN_WORD = re.compile(rf"[{_UNSPACED}]|[^\s—{_UNSPACED}]+")
+_WARM_UP = "This sentence is as long as most of those that will be said, so nothing waits later."
+
+
+class _Phonemizer:
+    """eSpeak for one language. It is one machine for the whole process, so it is used in turns."""
+
+    _turn = threading.Lock()
+
+    def __init__(self, language: str) -> None:
+        from piper.phonemize_espeak import EspeakPhonemizer
+
+        self._language = language
+        with self._turn:
+            self._espeak = EspeakPhonemizer()
+        self.word = lru_cache(maxsize=4096)(self._word)
+
+    def sentence(self, text: str) -> list[str]:
+        """Phonemes, stress, spaces and punctuation, one code point each."""
+        with self._turn:
+            sentences = self._espeak.phonemize(self._language, text)
+        return list(" ".join("".join(sentence) for sentence in sentences))
+
+    def _word(self, text: str) -> str:
+        return "".join(self.sentence(text))
+
+
+class Piper:
+    """A Piper voice that streams; made by `load_piper`. May be used from several threads."""
+
+    def __init__(
+        self,
+        description: PiperDescription,
+        encoder: onnxruntime.InferenceSession,
+        decoder: onnxruntime.InferenceSession,
+        gain: float,
+    ) -> None:
+        self._description = description
+        self._encoder = encoder
+        self._decoder = decoder
+        self._gain = gain
+        self._phonemizer = _Phonemizer(description.language)
+        self._latent_name = decoder.get_inputs()[0].name
+        channels = decoder.get_inputs()[0].shape[1]
+        probe = np.zeros((1, channels, _CONTEXT_FRAMES), np.float32)
+        self._hop = self._sound_of(probe).size // _CONTEXT_FRAMES
+
+    @property
+    def sample_rate_hz(self) -> int:
+        """Of all its audio."""
+        return self._description.sample_rate_hz
+
+    def speak(self, text: str, speed: float = 1.0) -> Utterance:
+        """Lay out one chunk of text: its words in time, and the latent its sound is made from.
+
+        `speed`: 2 is twice as fast.  Emoji and bare punctuation make an utterance without words
+        or samples.  Raises `SpeechSynthesisFailed` if the model cannot say this text.
+        """
+        if not speed > 0:
+            raise ValueError(f"the speed must be above 0, not {speed}")
+        places = [match.span() for match in _WRITTEN_WORD.finditer(text)]
+        said = self._spelled(text, places)
+        if not any(character.isalnum() for word in said for character in word):
+            return _SILENCE
+        known = self._description.phoneme_ids
+        phonemes = [p for p in self._phonemizer.sentence(_joined(text, places, said)) if p in known]
+        if not any(unicodedata.category(phoneme).startswith("L") for phoneme in phonemes):
+            return _SILENCE
+        latent, ends = self._encode(phonemes, speed)
+        first = max(0, int(ends[0]) - _LEAD_FRAMES)
+        spans = assign_phonemes([self._phonemizer.word(word) for word in said], phonemes)
+        words = []
+        for (start_char, end_char), span in zip(places, spans, strict=True):
+            if span is None:
+                continue
+            start, end = (self._hop * (max(first, int(ends[place])) - first) for place in span)
+            words.append(SpokenWord(start_char, end_char, start, end))
+        frames = latent.shape[2] - first
+        return Utterance(tuple(words), frames * self._hop, lambda: self._decode(latent, first))
+
+    def warm_up(self) -> None:
+        """Speak once in every shape of window. Blocking."""
+        for _ in self.speak(_WARM_UP).windows():
+            pass
+
+    def _spelled(self, text: str, places: list[tuple[int, int]]) -> list[str]:
+        words = [text[start:end] for start, end in places]
+        return spelled_out(words) if self._description.language.startswith("en") else words
+
+    def _encode(
+        self, phonemes: list[str], speed: float
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """The latent `[1, channels, frames]`, and the frame at which each phoneme begins, with
+        one more for the end of the last."""
+        ids, begins = self._ids(phonemes)
+        scales = (
+            self._description.noise_scale,
+            self._description.length_scale / speed,
+            self._description.duration_noise_scale,
+        )
+        feeds: dict[str, NDArray[np.generic]] = {
+            "input": np.array([ids], np.int64),
+            "input_lengths": np.array([len(ids)], np.int64),
+            "scales": np.array(scales, np.float32),
+        }
+        latent, durations = _run(self._encoder, feeds)
+        ends = np.concatenate([[0], np.cumsum(durations.ravel())]).astype(np.int64)
+        return latent, ends[begins]
+
+    def _ids(self, phonemes: list[str]) -> tuple[list[int], list[int]]:
+        """The model's input, with a blank after each phoneme; and where each phoneme begins."""
+        known = self._description.phoneme_ids
+        blank = known["_"]
+        ids = [*known["^"], *blank]
+        begins = [len(ids)]
+        for phoneme in phonemes:
+            ids += [*known[phoneme], *blank]
+            begins.append(len(ids))
+        return [*ids, *known["$"]], begins
+
+    def _decode(self, latent: NDArray[np.float32], first: int) -> Iterator[Samples]:
+        """The sound of the latent from frame `first`, at the voice's gain, without clicks."""
+        fade = np.linspace(0.0, 1.0, int(self.sample_rate_hz * _FADE_MS / 1000), dtype=np.float32)
+        for start, end in window_bounds(first, latent.shape[2]):
+            samples = self.decode_window(latent, start, end)
+            if start == first:
+                samples[: fade.size] *= fade[: samples.size]
+            if end == latent.shape[2]:
+                samples[-fade.size :] *= fade[::-1][-samples.size :]
+            yield np.clip(samples * self._gain, -1.0, 1.0)
+
+    def decode_window(self, latent: NDArray[np.float32], start: int, end: int) -> Samples:
+        """The sound of frames `[start, end)` as they sound within the whole latent."""
+        left = max(0, start - _CONTEXT_FRAMES)
+        sound = self._sound_of(latent[:, :, left : end + _CONTEXT_FRAMES])
+        return sound[(start - left) * self._hop : (end - left) * self._hop].copy()
+
+    def _sound_of(self, latent: NDArray[np.float32]) -> Samples:
+        (sound,) = _run(self._decoder, {self._latent_name: np.ascontiguousarray(latent)})
+        return sound.reshape(-1)
+
+
+def _run(
+    session: onnxruntime.InferenceSession, feeds: Mapping[str, NDArray[np.generic]]
+) -> list[NDArray[np.float32]]:
+    try:
+        outputs: list[NDArray[np.float32]] = session.run(None, dict(feeds))
+    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        raise SpeechSynthesisFailed(f"the voice's model failed: {error}") from error
+    return outputs
+
+
+def _joined(text: str, places: Sequence[tuple[int, int]], words: Sequence[str]) -> str:
+    """The text with the words at `places` replaced."""
+    pieces, end = [], 0
+    for (start, stop), word in zip(places, words, strict=True):
+        pieces += [text[end:start], word]
+        end = stop
+    return "".join([*pieces, text[end:]])
+
+
+def window_bounds(first: int, frames: int) -> Iterator[tuple[int, int]]:
+    """The frames of each window: a short one for an early start, then longer ones, which repeat
+    less of the context, but none so long that a cancel would have to wait for it."""
+    start, size = first, _FIRST_WINDOW_FRAMES
+    while start < frames:
+        end = min(start + size, frames)
+        yield start, end
+        start, size = end, min(2 * size, _LONGEST_WINDOW_FRAMES)
+
+
+def load_piper(
+    model: Path,
+    device: Literal["cpu", "cuda"] = "cpu",
+    threads: int = 1,
+    gain: float = 1.3,
+) -> Piper:
+    """Load `model.onnx`, described by `model.onnx.json` beside it.
+
+    `gain` multiplies every sample, the same for all texts; a Piper voice by itself peaks at about
+    half of full scale.  Raises `VoiceModelError` if the voice is missing or cannot be cut, and
+    `DeviceUnavailableError` if `device` is "cuda" and there is none.
+    """
+    if device == "cuda" and "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        raise DeviceUnavailableError(
+            'ONNX Runtime finds no CUDA device for the voice: set its device to "cpu", '
+            "or install onnxruntime-gpu in place of onnxruntime"
+        )
+    description = PiperDescription.read(model)
+    graphs = cut_voice(model)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    providers: list[str | tuple[str, dict[str, str]]] = ["CPUExecutionProvider"]
+    if device == "cuda":  # an exhaustive search would be made for every new length of text
+        providers.insert(0, ("CUDAExecutionProvider", {"cudnn_conv_algo_search": "HEURISTIC"}))
+    return Piper(
+        description,
+        onnxruntime.InferenceSession(graphs.encoder, options, providers=providers),
+        onnxruntime.InferenceSession(graphs.decoder, options, providers=providers),
+        gain,
+    )
