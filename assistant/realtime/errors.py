@@ -1,0 +1,141 @@
+"""The one table from what went wrong to the error event that the client receives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from assistant.errors import AssistantError, AudioBufferFull
+from assistant.events import Refused
+from audio.errors import AudioError
+
+ErrorType = Literal["invalid_request_error", "server_error"]
+
+
+class ProtocolError(AssistantError):
+    """A client event was refused and nothing changed: correct what `param` names, send it again.
+
+    `code` is stable and meant for programs, the message for people.  `event_id` is the client's
+    own name for the event, if it gave one.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        event_id: str | None = None,
+        error_type: ErrorType = "invalid_request_error",
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+        self.event_id = event_id
+        self.error_type = error_type
+
+    def as_wire(self) -> dict[str, str | None]:
+        """Return the `error` object of an error event."""
+        return {
+            "type": self.error_type,
+            "code": self.code,
+            "message": self.message,
+            "param": self.param,
+            "event_id": self.event_id,
+        }
+
+
+class ConnectionEnded(AssistantError):
+    """The connection is over: close the transport with `code` (RFC 6455) and `reason`."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"the connection ended: {reason}")
+        self.code = code
+        self.reason = reason
+
+
+CLIENT_TOO_SLOW = (4008, "client_too_slow")
+IDLE = (1000, "idle_timeout")
+CLIENT_LEFT = (1000, "client_left")
+SESSION_CLOSED = (1000, "session_closed")
+SHUTTING_DOWN = (1001, "server_shutdown")
+INTERNAL_ERROR = (1011, "internal_error")
+TRY_LATER = 1013
+
+# What the other packages raise → (type, code).  The first match counts: special before general.
+_EXCEPTIONS: tuple[tuple[type[Exception], ErrorType, str], ...] = (
+    (AudioBufferFull, "invalid_request_error", "input_audio_buffer_full"),
+    (AudioError, "invalid_request_error", "invalid_audio"),
+    (AssistantError, "server_error", "server_error"),
+)
+
+# pydantic's kinds of mistake → code; every other kind is a value that is not allowed.
+_MISTAKES = {
+    "missing": "missing_required_parameter",
+    "extra_forbidden": "unknown_parameter",
+    "unsupported_parameter": "unsupported_parameter",
+    "union_tag_not_found": "missing_required_parameter",
+}
+
+
+def from_exception(error: AudioError | AssistantError) -> ProtocolError:
+    """Return what the client is told about an error of this or the `audio` package."""
+    if isinstance(error, ProtocolError):
+        return error
+    for kind, error_type, code in _EXCEPTIONS:
+        if isinstance(error, kind):
+            return ProtocolError(code, str(error), error_type=error_type)
+    raise TypeError(f"{type(error).__name__} is not in the table")
+
+
+def from_refusal(refusal: Refused) -> ProtocolError:
+    """Return what the client is told when the core refuses a command."""
+    return ProtocolError(
+        refusal.code, refusal.message, param=refusal.param, event_id=refusal.command_id
+    )
+
+
+def from_validation(
+    error: ValidationError, given: object, root: Sequence[str] = ()
+) -> ProtocolError:
+    """Return the first mistake in `given`, which lies at the path `root` of the client event."""
+    mistake = error.errors(include_url=False)[0]
+    param = ".".join([*root, *_path(mistake, given)]) or None
+    return ProtocolError(_code(mistake), _message(mistake, param), param=param)
+
+
+def _code(mistake: ErrorDetails) -> str:
+    kind = mistake["type"]
+    if kind.endswith("_type"):
+        return "invalid_type"
+    return _MISTAKES.get(kind, "invalid_value")
+
+
+def _message(mistake: ErrorDetails, param: str | None) -> str:
+    if mistake["type"] == "missing":
+        return f"{param} is required"
+    if mistake["type"] == "extra_forbidden":
+        return f"{param} is not a known parameter"
+    return f"{param}: {mistake['msg'][:1].lower()}{mistake['msg'][1:]}"
+
+
+def _path(mistake: ErrorDetails, given: Any) -> list[str]:
+    """Return the mistake's place in the client's own terms.
+
+    pydantic names the alternatives of a union in its paths; only what is really in `given`, or is
+    missing from it, means something to the client.  `given` is decoded JSON, hence `Any`.
+    """
+    location = list(mistake["loc"])
+    missing = [str(location.pop())] if mistake["type"] == "missing" else []
+    path: list[str] = []
+    for step in location:
+        try:
+            given = given[step]
+        except (KeyError, IndexError, TypeError):
+            continue
+        path.append(str(step))
+    return path + missing
