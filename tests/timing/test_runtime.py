@@ -1,0 +1,227 @@
+"""The runtime around the core, on a loop whose clock jumps: order, waiting, cancelling, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from assistant.config import Config, LimitsConfig
+from assistant.errors import AudioBufferFull
+from assistant.events import (
+    CommitAudio,
+    CreateItem,
+    CreateResponse,
+    Notice,
+    PlaybackCleared,
+    ResponseAudio,
+    ResponseFinished,
+    ResponseStatus,
+    Role,
+    Samples,
+    Settings,
+    StageFailed,
+    TranscriptCompleted,
+    TurnFinished,
+)
+from assistant.runtime import SessionRuntime
+from assistant.stages import Stages
+from tests.fakes import (
+    ScriptedLanguageModel,
+    ScriptedTranscriber,
+    ToneVoice,
+    fake_stages,
+    silence,
+    speech,
+)
+from tests.virtual_time import run_in_virtual_time
+
+FRAME = 320
+"""20 ms, as a client sends them."""
+
+
+class Talk:
+    """A running session and what it has delivered."""
+
+    def __init__(self, stages: Stages, settings: Settings | None = None) -> None:
+        self.notices: list[Notice] = []
+        self.runtime = SessionRuntime(
+            stages, settings or stages.default_settings(), self.notices.append, id_prefix=""
+        )
+
+    async def hear(self, samples: Samples) -> None:
+        """Let the microphone pick this up in real time."""
+        for start in range(0, len(samples), FRAME):
+            await self.runtime.append_audio(samples[start : start + FRAME])
+            await asyncio.sleep(FRAME / 16_000)
+
+    def of(self, *kinds: type) -> list[Notice]:
+        return [notice for notice in self.notices if isinstance(notice, kinds)]
+
+
+def played(script: Callable[[], Awaitable[Talk]]) -> Talk:
+    """Run a script in virtual time and return its session."""
+
+    async def main() -> Talk:
+        return await script()
+
+    return run_in_virtual_time(main())
+
+
+def test_a_spoken_question_is_answered_in_sound() -> None:
+    async def script() -> Talk:
+        talk = Talk(fake_stages())
+        async with talk.runtime:
+            await talk.hear(np.concatenate((silence(0.5), speech(1.0), silence(1.0))))
+            await asyncio.sleep(10)
+        return talk
+
+    talk = played(script)
+    (turn,) = talk.of(TurnFinished)
+    assert isinstance(turn, TurnFinished)
+    assert turn.outcome == "done"
+    assert turn.heard == "The capital of France is Paris. It lies on the Seine."
+    turn.timeline.check_order()
+
+
+def test_the_recogniser_gets_the_utterance_with_its_lead_in() -> None:
+    transcriber = ScriptedTranscriber()
+
+    async def script() -> Talk:
+        talk = Talk(fake_stages(transcriber=transcriber))
+        async with talk.runtime:
+            await talk.hear(np.concatenate((silence(3.0), speech(1.0), silence(1.0))))
+        return talk
+
+    played(script)
+    # 500 ms before the speech, the second of speech, and 250 ms behind it, in windows of 32 ms.
+    assert transcriber.heard == [pytest.approx(1.75 * 16_000, abs=2 * 512)]
+
+
+def test_a_burst_of_audio_is_heard_like_a_stream() -> None:
+    async def script() -> Talk:
+        talk = Talk(fake_stages())
+        async with talk.runtime:
+            burst = np.concatenate((silence(0.5), speech(1.0), silence(1.0)))
+            await talk.runtime.append_audio(burst)
+            await asyncio.sleep(10)
+        return talk
+
+    talk = played(script)
+    (turn,) = talk.of(TurnFinished)
+    assert isinstance(turn, TurnFinished)
+    assert turn.outcome == "done"
+    assert turn.timeline.endpoint_wait_ms == pytest.approx(500, abs=33)
+
+
+def test_a_commit_takes_its_place_behind_the_audio_sent_before_it() -> None:
+    transcriber = ScriptedTranscriber()
+
+    async def script() -> Talk:
+        talk = Talk(fake_stages(transcriber=transcriber), Settings(turn_detection=None))
+        async with talk.runtime:
+            await talk.runtime.append_audio(speech(1.0))
+            await talk.runtime.command(CommitAudio(end_sample=-1))
+            await talk.runtime.append_audio(speech(0.5))
+            await asyncio.sleep(1)
+        return talk
+
+    talk = played(script)
+    assert transcriber.heard == [16_000]
+    assert len(talk.of(TranscriptCompleted)) == 1
+
+
+def test_an_interruption_stops_the_model_and_the_voice() -> None:
+    language = ScriptedLanguageModel(lines=("word " * 200,), word_s=0.05)
+    running: list[int] = []
+
+    async def script() -> Talk:
+        talk = Talk(fake_stages(language=language))
+        async with talk.runtime:
+            await talk.hear(np.concatenate((speech(1.0), silence(2.0))))
+            running.append(language.running)
+            await talk.hear(speech(0.5))
+            running.append(language.running)
+        return talk
+
+    talk = played(script)
+    assert running == [1, 0]
+    cleared = talk.notices.index(talk.of(PlaybackCleared)[0])
+    assert not any(isinstance(notice, ResponseAudio) for notice in talk.notices[cleared:])
+
+
+@pytest.mark.parametrize("stage", ["asr", "llm", "tts"])
+def test_a_failing_stage_ends_its_turn_and_not_the_session(stage: str) -> None:
+    broken = RuntimeError("out of order")
+    transcriber = ScriptedTranscriber(fails=broken if stage == "asr" else None)
+    language = ScriptedLanguageModel(fails=broken if stage == "llm" else None)
+    voice = ToneVoice(fails=broken if stage == "tts" else None)
+
+    async def script() -> Talk:
+        talk = Talk(fake_stages(transcriber=transcriber, language=language, voice=voice))
+        async with talk.runtime:
+            await talk.hear(np.concatenate((speech(1.0), silence(8.0))))
+            transcriber.fails = language.fails = voice.fails = None
+            await talk.hear(np.concatenate((speech(1.0), silence(8.0))))
+        return talk
+
+    talk = played(script)
+    failed = talk.of(StageFailed)[0]
+    assert isinstance(failed, StageFailed)
+    assert failed.stage == stage
+    assert "out of order" not in failed.failure.message  # for the log, not for the client
+    last = talk.of(ResponseFinished)[-1]
+    assert isinstance(last, ResponseFinished)
+    assert last.response.status is ResponseStatus.COMPLETED
+
+
+def test_a_sender_that_is_too_fast_is_slowed_down() -> None:
+    config = Config(limits=LimitsConfig(buffered_audio_s=1.0))
+
+    async def script() -> Talk:
+        stages = replace(fake_stages(config=config))
+        stages.hearing_worker.seconds = 0.25  # type: ignore[attr-defined]  # the fake's
+        talk = Talk(stages)
+        async with talk.runtime:
+            for _ in range(8):
+                await talk.runtime.append_audio(silence(1.0))
+            # Each half second takes 0.25 s to analyse; one second may wait besides the one that
+            # is let in, so the sender was held back for the other six.
+            assert asyncio.get_running_loop().time() >= 6 * 2 * 0.25
+        return talk
+
+    played(script)
+
+
+def test_an_endless_manual_utterance_is_refused() -> None:
+    config = Config(limits=LimitsConfig(max_utterance_s=2.0))
+
+    async def script() -> Talk:
+        talk = Talk(fake_stages(config=config), Settings(turn_detection=None))
+        async with talk.runtime:
+            await talk.runtime.append_audio(speech(2.5))
+            with pytest.raises(AudioBufferFull, match="commit or clear"):
+                await talk.runtime.append_audio(speech(0.1))
+        return talk
+
+    played(script)
+
+
+def test_leaving_ends_all_work() -> None:
+    language = ScriptedLanguageModel(lines=("word " * 200,), word_s=0.05)
+
+    async def script() -> Talk:
+        talk = Talk(fake_stages(language=language), Settings(turn_detection=None))
+        async with talk.runtime:
+            await talk.runtime.command(CreateItem(role=Role.USER, text="hello"))
+            await talk.runtime.command(CreateResponse())
+            await asyncio.sleep(1)
+            assert language.running == 1
+        assert language.running == 0
+        assert len(asyncio.all_tasks()) == 1
+        return talk
+
+    played(script)

@@ -1,0 +1,80 @@
+"""A worker's thread: the urgent first, the unwanted never, the end clean."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from assistant.workers import ThreadWorker, Urgency
+
+
+def test_the_most_urgent_job_runs_first_and_equals_in_order() -> None:
+    async def main() -> list[str]:
+        worker = ThreadWorker("test")
+        gate, ran = threading.Event(), list[str]()
+        blocking = asyncio.create_task(worker.run(Urgency.HEARING, gate.wait))
+        await asyncio.sleep(0)
+        jobs = [
+            asyncio.create_task(worker.run(urgency, ran.append, name))
+            for urgency, name in (
+                (Urgency.LATER_CLAUSE, "later"),
+                (Urgency.FINAL, "final 1"),
+                (Urgency.FIRST_CLAUSE, "first"),
+                (Urgency.FINAL, "final 2"),
+            )
+        ]
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(blocking, *jobs)
+        worker.close()
+        return ran
+
+    assert asyncio.run(main()) == ["final 1", "final 2", "first", "later"]
+
+
+def test_a_job_whose_caller_has_gone_is_not_started() -> None:
+    async def main() -> list[str]:
+        worker = ThreadWorker("test")
+        gate, ran = threading.Event(), list[str]()
+        blocking = asyncio.create_task(worker.run(Urgency.FINAL, gate.wait))
+        unwanted = asyncio.create_task(worker.run(Urgency.FINAL, ran.append, "unwanted"))
+        await asyncio.sleep(0)
+        unwanted.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        await blocking
+        await worker.run(Urgency.FINAL, ran.append, "wanted")
+        worker.close()
+        return ran
+
+    assert asyncio.run(main()) == ["wanted"]
+
+
+def test_an_error_reaches_the_caller() -> None:
+    async def main() -> None:
+        worker = ThreadWorker("test")
+        with pytest.raises(ZeroDivisionError):
+            await worker.run(Urgency.FINAL, lambda: 1 // 0)
+        assert await worker.run(Urgency.FINAL, lambda: "still there") == "still there"
+        worker.close()
+
+    asyncio.run(main())
+
+
+def test_closing_ends_the_thread_and_the_waiting() -> None:
+    async def main() -> None:
+        worker = ThreadWorker("closing")
+        gate = threading.Event()
+        blocking = asyncio.create_task(worker.run(Urgency.FINAL, gate.wait))
+        waiting = asyncio.create_task(worker.run(Urgency.FINAL, gate.wait))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.01, gate.set)
+        await asyncio.to_thread(worker.close)
+        assert await blocking
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert "closing" not in {thread.name for thread in threading.enumerate()}
+
+    asyncio.run(main())
