@@ -46,16 +46,8 @@ class Admission:
         self.waiting = [each for each in self.waiting if not each.generation.finished]
         self.running = [each for each in self.running if not each.generation.finished]
 
-    def plan(self) -> list[Share]:
-        """Admit what can be admitted and share out the next step; empty if nothing is to do."""
-        self._admit()
-        running = sorted(self.running, key=lambda sequence: sequence.urgency)
-        if not running:
-            return []
-        highest = running[0].generation.priority
-        return list(self._shares(each for each in running if each.generation.priority == highest))
-
-    def _admit(self) -> None:
+    def admit(self) -> None:
+        """Give waiting sequences the free slots, and confirmed ones the speculative ones' slots."""
         for sequence in sorted(self.waiting, key=lambda sequence: sequence.urgency):
             if self._pool.free == 0 and not self._preempt_for(sequence):
                 break
@@ -66,6 +58,14 @@ class Admission:
                 sequence.generation.cached_tokens = len(slot.tokens)
             self.waiting.remove(sequence)
             self.running.append(sequence)
+
+    def plan(self) -> list[Share]:
+        """Share out the next step among the running sequences; empty if there are none."""
+        running = sorted(self.running, key=lambda sequence: sequence.urgency)
+        if not running:
+            return []
+        highest = running[0].generation.priority
+        return list(self._shares(each for each in running if each.generation.priority == highest))
 
     def _preempt_for(self, sequence: Sequence) -> bool:
         """Send the last of the speculative sequences back to waiting, for a confirmed one."""

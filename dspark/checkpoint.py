@@ -45,7 +45,7 @@ def find_checkpoint(source: str | Path, progress: Progress | None = None) -> Pat
                 f"{path} is neither a folder nor a .gguf file: give the folder that holds the "
                 "model's config.json"
             )
-        from dspark.gguf_conversion import converted_folder  # its reader is slow to import
+        from dspark.gguf_cache import converted_folder
 
         return converted_folder(path, progress)
     if isinstance(source, str) and _HUB_ID.fullmatch(source) and not source.startswith("."):
@@ -57,11 +57,12 @@ def find_checkpoint(source: str | Path, progress: Progress | None = None) -> Pat
 
 
 def _hub_folder(repository: str) -> Path:
-    import huggingface_hub  # half a second that a local model does not need
+    import httpx  # the hub's client and its transport take a while to import,
+    import huggingface_hub  # which a local model need not wait for
 
     try:
         return Path(huggingface_hub.snapshot_download(repository, allow_patterns=_WANTED_FILES))
-    except (OSError, ValueError) as error:  # every error of the hub's client is one of these
+    except (OSError, ValueError, httpx.HTTPError) as error:  # all that the hub's client raises
         raise CheckpointNotFound(
             f"{repository} is no local folder, and fetching it from the hub failed: check the "
             f"name, the network and, for a gated model, your login ({error})"

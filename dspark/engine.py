@@ -154,8 +154,8 @@ class Engine:
 
     @property
     def running(self) -> int:
-        """How many requests hold a slot."""
-        return len(self._admission.running)
+        """How many unfinished requests hold a slot."""
+        return sum(not each.generation.finished for each in self._admission.running)
 
     @property
     def waiting(self) -> int:
@@ -204,6 +204,7 @@ class Engine:
             self._admission.waiting += self._inbox
             self._inbox.clear()
             self._admission.drop_finished()
+            self._admission.admit()
             return not self._closed
 
     def _step(self, plan: list[Share]) -> None:

@@ -1,19 +1,13 @@
-"""A GGUF file becomes a folder in Hugging Face layout, once; later loads read the folder."""
+"""From a GGUF file to a folder in Hugging Face layout: configuration, weights and tokenizer."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import logging
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
 import numpy as np
-import platformdirs
 import tokenizers
 import torch
 from safetensors.torch import save_file
@@ -22,9 +16,6 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from dspark.checkpoint import Progress
 from dspark.errors import CheckpointError, MissingTensor, UnsupportedArchitecture
 
-logger = logging.getLogger(__name__)
-
-_FORMAT = 1  # part of a conversion's key: raise it when the folders are written differently
 _SHARD_BYTES = 1 << 30  # bounds the memory that a conversion takes
 
 _ARCHITECTURES = {
@@ -61,44 +52,13 @@ _SPLITS = {
 _GPT2_DIGITS = {"gpt-2": False, "smollm": True}  # whether digits are cut one by one
 
 
-def converted_folder(path: Path, progress: Progress | None = None) -> Path:
-    """The folder that a GGUF file was converted to, converting it now if it was not.
-
-    It lies in `$DSPARK_CACHE` or the user's cache folder, under a name made from the file's path,
-    size and time of change. It appears whole or not at all.
+def convert(path: Path, folder: Path, progress: Progress) -> None:
+    """Write the model of a GGUF file into an empty folder, weights in float32.
 
     Raises:
         UnsupportedArchitecture: the file holds a model or tokenizer of another family.
-        CheckpointError: the file is damaged, or the folder cannot be written.
+        CheckpointError: the file is damaged or incomplete.
     """
-    cache = Path(os.environ.get("DSPARK_CACHE") or platformdirs.user_cache_dir("dspark-assistant"))
-    stat = path.stat()
-    key = f"{_FORMAT}:{path.resolve()}:{stat.st_size}:{stat.st_mtime_ns}"
-    folder = cache / f"{path.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
-    if folder.is_dir():
-        return folder
-    logger.info("Converting %s into %s; this is done once", path, folder)
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=cache))
-        try:
-            _convert(path, unfinished, progress or (lambda _what, _fraction: None))
-            try:
-                unfinished.rename(folder)
-            except OSError:
-                if not folder.is_dir():  # otherwise somebody else was faster, with the same result
-                    raise
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} could not be converted into {folder} ({error}): make room there, or name "
-            "another cache folder in DSPARK_CACHE"
-        ) from error
-    return folder
-
-
-def _convert(path: Path, folder: Path, progress: Progress) -> None:
     try:
         reader = gguf.GGUFReader(path)
     except ValueError as error:

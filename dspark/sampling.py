@@ -169,10 +169,12 @@ def draw(probabilities: Tensor, rng: random.Random) -> int:
     """Draw one token id from `[vocab]` non-negative weights, which need not sum to 1.
 
     One uniform number from the request's own generator decides, so a seeded request repeats
-    whatever else shares its steps.
+    whatever else shares its steps. Raises ValueError if no weight is above zero.
     """
     cumulative = probabilities.double().cumsum(-1)
     total = float(cumulative[-1])
+    if not 0 < total < math.inf:
+        raise ValueError(f"the token weights sum to {total}: no token can be drawn")
     # The first token whose cumulative weight exceeds the point has itself a weight above zero.
     point = min(rng.random() * total, math.nextafter(total, 0.0))
     return int(torch.searchsorted(cumulative, point, right=True))

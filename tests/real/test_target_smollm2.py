@@ -1,0 +1,128 @@
+"""The embedded language model: what transformers generates from the same weights, and quickly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from dspark import Engine, SamplingParams, Target, load_target
+from dspark.checkpoint import Checkpoint
+
+pytestmark = pytest.mark.real
+
+NEW_TOKENS = 12
+QUESTIONS = [
+    "What is the capital of France?",
+    "Why is the sky blue?",
+    "Tell me a joke about computers.",
+    "How long should I boil an egg?",
+    "What is 17 plus 25?",
+    "Give me three names for a cat.",
+    "Who wrote Romeo and Juliet?",
+    "What should I wear when it is 5 degrees outside?",
+    "Translate good morning into Spanish.",
+    "How far away is the moon?",
+    "What does a stock market do?",
+    "Suggest something for dinner with rice and eggs.",
+    "What time zone is Tokyo in?",
+    "How do I get coffee out of a white shirt?",
+    "Is a tomato a fruit?",
+    "What is the tallest mountain in the world?",
+    "Can you recommend a good book?",
+    "How do planes stay in the air?",
+    "What year did the Titanic sink?",
+    "Tell me something about café culture in Zürich.",
+]
+
+
+@pytest.fixture(scope="module")
+def target(smollm2_gguf: Path) -> Target:
+    return load_target(smollm2_gguf)
+
+
+@pytest.fixture(scope="module")
+def engine(target: Target) -> Iterator[Engine]:
+    with Engine(target) as engine:
+        yield engine
+
+
+def prompt(target: Target, question: str) -> list[int]:
+    return target.tokenizer.chat([{"role": "user", "content": question}])
+
+
+def test_greedy_answers_are_those_of_transformers(engine: Engine) -> None:
+    transformers = pytest.importorskip("transformers")
+    target = engine.target
+    reference = transformers.AutoModelForCausalLM.from_pretrained(
+        target.folder, dtype=torch.float32
+    )
+    for question in QUESTIONS:
+        ids = prompt(target, question)
+        with torch.inference_mode():
+            expected = reference.generate(
+                torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False
+            )[0, len(ids) :].tolist()
+        stops = target.stop_token_ids
+        result = engine.generate(ids, SamplingParams(max_new_tokens=NEW_TOKENS))
+        assert list(result.token_ids) == [token for token in expected if token not in stops]
+
+
+def test_the_weights_are_those_that_transformers_reads_from_the_file(
+    target: Target, smollm2_gguf: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    reference = transformers.AutoModelForCausalLM.from_pretrained(
+        smollm2_gguf.parent, gguf_file=smollm2_gguf.name, dtype=torch.float32
+    )
+    expected: Mapping[str, torch.Tensor] = reference.state_dict()
+    checkpoint = Checkpoint(target.folder)
+    for name, tensor in expected.items():
+        if name != "lm_head.weight":
+            assert torch.equal(checkpoint.tensor(name, tensor.shape), tensor), name
+
+
+def test_numbers_are_cut_into_digits(target: Target) -> None:
+    tokenizer = target.tokenizer
+    assert [tokenizer.decode([token]) for token in tokenizer.encode("10945")] == [*"10945"]
+
+
+def test_a_dialogues_next_turn_computes_only_what_is_new(engine: Engine) -> None:
+    tokenizer = engine.target.tokenizer
+    messages = [{"role": "user", "content": "Name a fruit."}]
+    first = tokenizer.chat(messages)
+    answer = engine.generate(first, SamplingParams(max_new_tokens=8)).token_ids
+    messages += [
+        {"role": "assistant", "content": tokenizer.decode(answer)},
+        {"role": "user", "content": "And another?"},
+    ]
+    second = tokenizer.chat(messages)
+    params = SamplingParams(max_new_tokens=NEW_TOKENS)
+    generation = engine.submit(second, params)
+    found = tuple(token for step in generation for token in step.committed)
+    assert generation.cached_tokens >= len(first)
+    with Engine(engine.target) as fresh:
+        assert (
+            list(fresh.generate(second, SamplingParams(max_new_tokens=NEW_TOKENS)).token_ids)
+            == found
+        )
+
+
+def test_loading_imports_neither_transformers_nor_the_gguf_reader(
+    target: Target, smollm2_gguf: Path
+) -> None:
+    script = (
+        "import sys; from dspark import load_target; "
+        f"load_target({str(smollm2_gguf)!r}).tokenizer.encode('hello'); "
+        "print(sorted({'transformers', 'gguf', 'huggingface_hub'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
