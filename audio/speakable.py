@@ -3,41 +3,17 @@
 The text is read one character at a time and never looked at by the delta, so an answer comes
 out the same however it arrived.  A piece is held back only while it could still turn out to be
 markup: `[` until its `]`, `<` until its `>`, a URL until its end.
-
-Every character that comes out says how much of the source it accounts for.  Markup that closes
-something (`**`, the target of a link) belongs to the character before it, everything else that
-is dropped belongs to the character after it; so text cut between two words, as it was when
-somebody interrupted, does not end in half a pair of asterisks.
 """
 
 from __future__ import annotations
 
 import html
-import re
-from dataclasses import dataclass
 from enum import Enum, auto
 
+from audio import markup
+from audio.source_map import SourceMap, Speakable
 
-@dataclass(frozen=True, slots=True)
-class Speakable:
-    """Text to be spoken, with the source it stands for.
-
-    `source_ends[i]` is the number of source characters, counted from the start of the answer,
-    that are accounted for once `text[i]` has been spoken.  As long as `text`, never decreasing.
-    """
-
-    text: str
-    source_ends: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.text) != len(self.source_ends):
-            raise ValueError(f"{len(self.text)} characters with {len(self.source_ends)} positions")
-
-    def __add__(self, other: Speakable) -> Speakable:
-        return Speakable(self.text + other.text, self.source_ends + other.source_ends)
-
-    def __getitem__(self, span: slice) -> Speakable:
-        return Speakable(self.text[span], self.source_ends[span])
+__all__ = ["Speakable", "SpeakableStream"]
 
 
 class _Within(Enum):
@@ -49,63 +25,6 @@ class _Within(Enum):
     FENCE = auto()
     TABLE_ROW = auto()
     THOUGHT = auto()
-
-
-_BULLETS = "-*+•◦▪‣·"
-_RULE_MARKS = "-*_=+|: \t"
-_MARKUP_MAY_BE_ESCAPED = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
-_TAKES_NO_SPACE_BEFORE = frozenset(".,;:!?…")
-_INVISIBLE = frozenset("\u00ad\u200b\u200e\u200f\u2060\ufeff")
-
-_LINK_TEXT_LIMIT = 200  # a `[` without its `]` is held back no longer than this
-_LINK_TARGET_LIMIT = 2000
-_LINK_TARGET = re.compile(r"\((?:[^()\n]|\([^()\n]*\))*\)|\[[^\[\]\n]*\]")
-
-_ATTRIBUTE = r"\s+[a-z_:@][\w:.-]*\s*=\s*(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'<>]+)"
-_TAG = re.compile(
-    rf"</?[a-z][a-z0-9-]*(?:{_ATTRIBUTE})*\s*/?>|<!--[^\n]*?-->|<\|[^|<>\n]*\|>", re.IGNORECASE
-)
-_URL_IN_BRACKETS = re.compile(r"<((?:https?|ftp)://[^\s<>]+)>", re.IGNORECASE)
-_TAG_BEGUN = re.compile(
-    rf"</?(?:[a-z][a-z0-9-]*(?:{_ATTRIBUTE})*"
-    r"(?:\s+(?:[a-z_:@][\w:.-]*\s*(?:=\s*(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"'<>]*))?)?)?\s*/?)?"
-    r"|<!-?|<!--[^\n]*|<\|[^|<>\n]*\|?|<(?:https?|ftp)(?::/?|://[^\s<>]*)",
-    re.IGNORECASE,
-)
-_LINE_BREAKING_TAG = re.compile(r"</?(?:br|p|div|li|ul|ol|tr|table|h[1-6]|hr)\b", re.IGNORECASE)
-_THOUGHT = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
-_THOUGHT_END = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
-_THOUGHT_END_LENGTH = len("</thinking>")
-
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#x[0-9a-f]{1,6}|[a-z][a-z0-9]{1,30});", re.IGNORECASE)
-_ENTITY_BEGUN = re.compile(r"&(?:#x?[0-9a-f]{0,7}|[a-z][a-z0-9]{0,30})?", re.IGNORECASE)
-
-_URL_STARTS = ("http://", "https://", "ftp://", "www.")
-_URL_STARTING_LETTERS = frozenset(start[0] for start in _URL_STARTS)
-_URL_HOST = re.compile(
-    r"(?:[a-z]+://)?(?:[^/@\s]*@)?(?:www\.)?([^/?#:\s]*\w[^/?#:\s]*)", re.IGNORECASE
-)
-_URL_END = re.compile(r"[\s<>\"`]")
-_NOT_THE_URLS_OWN = ".,;:!?'’”*_~]}"
-
-_ZERO_WIDTH_JOINER = "\u200d"
-_EMOJI = (
-    (0x20E3, 0x20E3),  # the box around a keycap; its digit stays
-    (0x231A, 0x231B),
-    (0x23E9, 0x23FA),
-    (0x25FB, 0x25FE),
-    (0x2600, 0x27BF),  # weather, chess, dingbats, ticks and crosses
-    (0x2B1B, 0x2B1C),
-    (0x2B50, 0x2B55),
-    (0xFE00, 0xFE0F),  # chooses between a sign and its picture
-    (0x1F000, 0x1FAFF),
-    (0xE0020, 0xE007F),  # spells the region of a flag
-)
-
-
-def _is_emoji(character: str) -> bool:
-    code = ord(character)
-    return code >= _EMOJI[0][0] and any(low <= code <= high for low, high in _EMOJI)
 
 
 class SpeakableStream:
@@ -124,12 +43,7 @@ class SpeakableStream:
         self._previous = "\n"  # the source character before `_pending`
         self._emphases = 0  # open ones, in this line
         self._marks = ""  # that opened the code span or the fence
-        self._held: tuple[str, int] | None = None  # the last character; its end may still grow
-        self._space_end: int | None = None  # a space that is spoken if something follows it
-        self._dropped = False  # something was dropped since `_held`
-        self._fresh_line = True  # nothing has come out since the last line break
-        self._text: list[str] = []
-        self._ends: list[int] = []
+        self._output = SourceMap()
 
     def feed(self, delta: str) -> Speakable:
         """The text that these characters of the answer made certain."""
@@ -137,7 +51,7 @@ class SpeakableStream:
             self._pending += character
             while self._pending and self._understand():
                 pass
-        return self._taken()
+        return self._output.taken()
 
     def flush(self) -> Speakable:
         """The rest, at the end of the answer.
@@ -151,57 +65,11 @@ class SpeakableStream:
             last_line = self.feed("\n")  # nothing is held back across the end of a line
             if last_line.text.endswith("\n"):
                 last_line = last_line[:-1]
-        self._let_go()
-        rest = last_line + self._taken()
+        self._output.let_go()
+        rest = last_line + self._output.taken()
         if not rest.text:
             return rest
         return Speakable(rest.text, (*rest.source_ends[:-1], length))
-
-    def _taken(self) -> Speakable:
-        taken = Speakable("".join(self._text), tuple(self._ends))
-        self._text, self._ends = [], []
-        return taken
-
-    # -- what comes out -----------------------------------------------------------------
-
-    def _say(self, text: str, end: int) -> None:
-        """Let `text` out as one character of the source, which ends at `end`."""
-        for character in text:
-            self._say_character(character, end)
-
-    def _say_character(self, character: str, end: int) -> None:
-        if character.isspace():
-            if self._held is not None and self._space_end is None:
-                self._space_end = end
-            return
-        space_end = self._space_end
-        self._let_go()
-        if space_end is not None and not (
-            self._dropped and character in _TAKES_NO_SPACE_BEFORE  # "nice 😀." is "nice."
-        ):
-            self._text.append(" ")
-            self._ends.append(space_end)
-        self._held = (character, end)
-        self._dropped = False
-        self._fresh_line = False
-
-    def _break_line(self, end: int) -> None:
-        """Nothing can close across a line break, so what was held goes out with it."""
-        self._let_go()
-        if not self._fresh_line:
-            self._text.append("\n")
-            self._ends.append(end)
-        self._fresh_line = True
-
-    def _let_go(self) -> None:
-        if self._held is not None:
-            character, end = self._held
-            self._text.append(character)
-            self._ends.append(end)
-        self._held = None
-        self._space_end = None
-
-    # -- what goes in -------------------------------------------------------------------
 
     def _consume(self, count: int) -> int:
         """Step over pending characters; the source position after them."""
@@ -212,14 +80,11 @@ class SpeakableStream:
 
     def _keep(self, count: int = 1) -> bool:
         for character in self._pending[:count]:
-            self._say(character, self._consume(1))
+            self._output.say(character, self._consume(1))
         return True
 
     def _drop(self, count: int, *, closing: bool = False) -> bool:
-        end = self._consume(count)
-        self._dropped = True
-        if closing and self._held is not None and self._space_end is None:
-            self._held = (self._held[0], end)
+        self._output.leave_out(self._consume(count), closing=closing)
         return True
 
     def _understand(self) -> bool:
@@ -245,7 +110,7 @@ class SpeakableStream:
     def _end_line(self) -> bool:
         self._within = _Within.LINE_START
         self._emphases = 0
-        self._break_line(self._consume(1))
+        self._output.break_line(self._consume(1))
         return True
 
     # -- blocks -------------------------------------------------------------------------
@@ -272,13 +137,13 @@ class SpeakableStream:
                 return False
             if pending[1] in " >\n":
                 return self._drop(1)
-        elif first in _RULE_MARKS or first in _BULLETS:
-            marks = self._run(_RULE_MARKS + _BULLETS)
+        elif first in markup.RULE_MARKS or first in markup.BULLETS:
+            marks = self._run(markup.RULE_MARKS + markup.BULLETS)
             if marks == len(pending):
                 return False
             if pending[marks] == "\n":  # a rule, an underline, an item without words
                 return self._drop(marks)
-            if first in _BULLETS and pending[1] in " \t":
+            if first in markup.BULLETS and pending[1] in " \t":
                 return self._drop(2)
         self._within = _Within.LINE
         return True
@@ -291,7 +156,8 @@ class SpeakableStream:
         if marks < 3:
             self._within = _Within.LINE
             return True
-        self._break_line(self._position)  # what came before must not wait for the code to end
+        # What came before must not wait for the code to end.
+        self._output.break_line(self._position)
         line, ended, _ = self._pending.partition("\n")
         if mark in line[marks:]:
             self._within = _Within.LINE  # ```closed in its own line```
@@ -310,11 +176,11 @@ class SpeakableStream:
         return self._drop(len(line) + 1)
 
     def _read_thought(self) -> bool:
-        if end := _THOUGHT_END.search(self._pending):
+        if end := markup.THOUGHT_END.search(self._pending):
             self._within = _Within.LINE_START
             return self._drop(end.end())
-        if len(self._pending) > _THOUGHT_END_LENGTH:
-            self._drop(len(self._pending) - _THOUGHT_END_LENGTH)
+        if len(self._pending) > markup.THOUGHT_END_LENGTH:
+            self._drop(len(self._pending) - markup.THOUGHT_END_LENGTH)
         return False
 
     # -- within a line ------------------------------------------------------------------
@@ -342,14 +208,14 @@ class SpeakableStream:
         if first == "\\":
             if len(self._pending) == 1:
                 return False
-            if self._pending[1] in _MARKUP_MAY_BE_ESCAPED:
+            if self._pending[1] in markup.MAY_BE_ESCAPED:
                 self._drop(1)
             return self._keep()
-        if first.lower() in _URL_STARTING_LETTERS and not self._previous.isalnum():
+        if first.lower() in markup.URL_STARTING_LETTERS and not self._previous.isalnum():
             return self._read_url()
-        if first in _INVISIBLE or _is_emoji(first):
+        if first in markup.INVISIBLE or markup.is_emoji(first):
             return self._drop(1)
-        if first == _ZERO_WIDTH_JOINER and _is_emoji(self._previous):
+        if first == markup.ZERO_WIDTH_JOINER and markup.is_emoji(self._previous):
             return self._drop(1)
         return self._keep()
 
@@ -391,16 +257,16 @@ class SpeakableStream:
         opening = self._pending.index("[")
         close = self._closing_bracket(opening)
         if close is None:
-            within_reach = "\n" not in self._pending and len(self._pending) < _LINK_TEXT_LIMIT
+            within_reach = "\n" not in self._pending and len(self._pending) < markup.LINK_TEXT_LIMIT
             return False if within_reach else self._keep(opening + 1)
         if len(self._pending) == close + 1:
             return False
-        target = _LINK_TARGET.match(self._pending, close + 1)
+        target = markup.LINK_TARGET.match(self._pending, close + 1)
         if target is None:
             may_come = (
                 self._pending[close + 1] in "(["
                 and "\n" not in self._pending
-                and len(self._pending) < close + _LINK_TARGET_LIMIT
+                and len(self._pending) < close + markup.LINK_TARGET_LIMIT
             )
             return False if may_come else self._keep(opening + 1)
         words = SpeakableStream()
@@ -410,7 +276,7 @@ class SpeakableStream:
         start = self._position + opening + 1
         self._drop(opening + 1)
         for character, end in zip(spoken.text, spoken.source_ends, strict=True):
-            self._say(character, start + end)
+            self._output.say(character, start + end)
         return self._drop(target.end() - opening - 1, closing=True)
 
     def _closing_bracket(self, opening: int) -> int | None:
@@ -422,44 +288,45 @@ class SpeakableStream:
         return None
 
     def _read_tag(self) -> bool:
-        if tag := _TAG.match(self._pending):
-            if _THOUGHT.fullmatch(tag.group()):
-                self._break_line(self._position)
+        if tag := markup.TAG.match(self._pending):
+            if markup.THOUGHT.fullmatch(tag.group()):
+                self._output.break_line(self._position)
                 self._within = _Within.THOUGHT
-            elif _LINE_BREAKING_TAG.match(tag.group()):
-                self._break_line(self._position + tag.end())
+            elif markup.LINE_BREAKING_TAG.match(tag.group()):
+                self._output.break_line(self._position + tag.end())
             return self._drop(tag.end(), closing=tag.group().startswith("</"))
-        if _TAG_BEGUN.fullmatch(self._pending):
+        if markup.TAG_BEGUN.fullmatch(self._pending):
             return False
-        if url := _URL_IN_BRACKETS.match(self._pending):
+        if url := markup.URL_IN_BRACKETS.match(self._pending):
             return self._say_host(url.group(1), url.end())
         return self._keep()
 
     def _read_entity(self) -> bool:
-        if entity := _ENTITY.match(self._pending):
+        if entity := markup.ENTITY.match(self._pending):
             character = html.unescape(entity.group())
             if character == entity.group():  # no such entity
                 return self._keep()
-            self._say(character, self._consume(entity.end()))
+            self._output.say(character, self._consume(entity.end()))
             return True
-        return False if _ENTITY_BEGUN.fullmatch(self._pending) else self._keep()
+        return False if markup.ENTITY_BEGUN.fullmatch(self._pending) else self._keep()
 
     def _read_url(self) -> bool:
         begun = self._pending.lower()
-        if not begun.startswith(_URL_STARTS):
-            return False if any(start.startswith(begun) for start in _URL_STARTS) else self._keep()
-        end = _URL_END.search(self._pending)
+        if not begun.startswith(markup.URL_STARTS):
+            may_become_one = any(start.startswith(begun) for start in markup.URL_STARTS)
+            return False if may_become_one else self._keep()
+        end = markup.URL_END.search(self._pending)
         if end is None:
             return False
-        url = self._pending[: end.start()].rstrip(_NOT_THE_URLS_OWN)
+        url = self._pending[: end.start()].rstrip(markup.NOT_THE_URLS_OWN)
         if "(" not in url:
-            url = url.partition(")")[0].rstrip(_NOT_THE_URLS_OWN)
+            url = url.partition(")")[0].rstrip(markup.NOT_THE_URLS_OWN)
         return self._say_host(url, len(url)) if url else self._keep()
 
     def _say_host(self, url: str, length: int) -> bool:
-        host = _URL_HOST.match(url)
+        host = markup.URL_HOST.match(url)
         if host is None:
             return self._keep(length)
-        self._say(host.group(1)[:-1], self._position)  # the URL is said when all of it is
-        self._say(host.group(1)[-1], self._consume(length))
+        self._output.say(host.group(1)[:-1], self._position)  # the URL is said when all of it is
+        self._output.say(host.group(1)[-1], self._consume(length))
         return True
