@@ -6,14 +6,9 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import replace
 
-from assistant.events import (
-    AudioSynthesised,
-    ChunkPlanned,
-    Failure,
-    Response,
-    Synthesise,
-    Usage,
-)
+from assistant.effects import Synthesise
+from assistant.events import AudioSynthesised, ChunkPlanned
+from assistant.items import Failure, Response, Usage
 from assistant.playback import Playback
 from audio.chunker import ClauseChunker
 from audio.speakable import Speakable, SpeakableStream

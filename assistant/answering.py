@@ -7,33 +7,29 @@ from typing import Literal
 
 from assistant.answer import Answer
 from assistant.context import Context, Outcome
+from assistant.effects import (
+    Generate,
+    ItemTruncated,
+    PlaybackCleared,
+    ResponseAudio,
+    ResponseFinished,
+    ResponseStarted,
+    ResponseText,
+    StageFailed,
+    StopWork,
+)
 from assistant.events import (
     AudioSynthesised,
     ChunkFailed,
     ChunkPlanned,
     CreateResponse,
-    Failure,
-    Generate,
-    Item,
-    ItemStatus,
-    ItemTruncated,
-    Message,
-    PlaybackCleared,
     Played,
-    Response,
-    ResponseAudio,
-    ResponseFinished,
-    ResponseStarted,
-    ResponseStatus,
-    ResponseText,
-    Role,
-    StageFailed,
-    StopWork,
     TextFailed,
     TextFinished,
     TextGenerated,
     TruncateItem,
 )
+from assistant.items import Failure, Item, ItemStatus, Message, Response, ResponseStatus, Role
 from assistant.playback import Playback
 from assistant.turn import Turn, TurnState
 

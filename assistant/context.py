@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from assistant.events import Effect, Refused, Settings, TurnFinished
+from assistant.effects import Effect, Refused, TurnFinished
 from assistant.history import History
+from assistant.settings import Settings
 from assistant.timeline import Timeline
 from assistant.turn import Turn, TurnState
 

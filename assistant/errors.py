@@ -11,7 +11,11 @@ class AudioBufferFull(AssistantError):
     """More audio was appended than one utterance may hold: commit or clear the buffer."""
 
 
-class ConfigError(AssistantError):
+class UsageError(AssistantError):
+    """What was asked for cannot be meant: correct it as the message says."""
+
+
+class ConfigError(UsageError):
     """The configuration is wrong; the message names the file or variable, the key, and the fix."""
 
 
@@ -19,7 +23,7 @@ class ModelMissing(AssistantError):
     """A model is not on this machine: pull it, or name another one."""
 
 
-class UnknownModel(AssistantError):
+class UnknownModel(UsageError):
     """A model's name means nothing, or names a model of another kind: correct the name."""
 
 

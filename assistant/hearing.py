@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from assistant.events import INPUT_RATE_HZ, AudioAnalysed, TurnDetection
+from assistant.events import INPUT_RATE_HZ, AudioAnalysed
+from assistant.settings import TurnDetection
 from audio.endpoint import SilenceEndpointer
 from audio.vad import SpeechGate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from assistant.events import Item, ItemStatus, Message, Role
+from assistant.items import Item, ItemStatus, Message, Role
 
 ROOT = "root"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from assistant.errors import AssistantError
-from assistant.events import Message, Role, Usage
+from assistant.items import Message, Role, Usage
 from dspark import Engine, Priority, SamplingParams, Tokenizer
 
 

@@ -5,31 +5,30 @@ from __future__ import annotations
 from typing import Literal
 
 from assistant.context import Context
-from assistant.events import (
-    INPUT_RATE_HZ,
-    AudioAnalysed,
+from assistant.effects import (
     AudioCleared,
     AudioCommitted,
-    ClearAudio,
-    CommitAudio,
-    Failure,
-    Item,
     ItemAdded,
     ItemDone,
-    ItemStatus,
-    Role,
     SpeechStarted,
     SpeechStopped,
     StageFailed,
     Transcribe,
     TranscriptCompleted,
-    TranscriptFailed,
     TranscriptionFailed,
-    TranscriptReady,
-    TurnDetection,
     UtteranceDiscarded,
 )
+from assistant.events import (
+    INPUT_RATE_HZ,
+    AudioAnalysed,
+    ClearAudio,
+    CommitAudio,
+    TranscriptFailed,
+    TranscriptReady,
+)
 from assistant.hearing import Hearing, Utterance
+from assistant.items import Failure, Item, ItemStatus, Role
+from assistant.settings import TurnDetection
 from assistant.turn import Turn, TurnState
 
 MIN_COMMIT_MS = 100

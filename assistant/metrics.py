@@ -17,7 +17,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from assistant.events import Notice, StageFailed, TurnFinished, UtteranceDiscarded
+from assistant.effects import Notice, StageFailed, TurnFinished, UtteranceDiscarded
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -249,12 +249,27 @@ def resolve(
 
 def models_of(config: Config) -> list[Model]:
     """Return the models that a configuration uses, without those on the user's own disk."""
-    names = (config.asr.model, config.llm.model, config.voice.model)
     return [
         find(name)
-        for name in names
+        for name, _ in _named_in(config)
         if not Path(name).expanduser().exists() and not _looks_like_a_path(name)
     ]
+
+
+def check_present(config: Config) -> None:
+    """Check, before anything is loaded, that all models of a configuration can be.
+
+    Raises `ModelMissing` naming all that are not here, or `UnknownModel`.
+    """
+    folder = models_folder()
+    missing = []
+    for name, kind in _named_in(config):
+        try:
+            resolve(name, kind, folder)
+        except ModelMissing as error:
+            missing.append(error)
+    if missing:
+        raise ModelMissing("\n".join(map(str, missing)))
 
 
 def sha256(path: Path) -> str:
@@ -264,6 +279,10 @@ def sha256(path: Path) -> str:
         while block := file.read(_HASH_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _named_in(config: Config) -> tuple[tuple[str, Kind], ...]:
+    return (config.asr.model, "asr"), (config.llm.model, "llm"), (config.voice.model, "tts")
 
 
 def _looks_like_a_path(name: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from assistant.effects import Generate, Notice, StopWork, Synthesise, Transcribe
 from assistant.errors import AssistantError, AudioBufferFull
 from assistant.events import (
     INPUT_RATE_HZ,
@@ -28,25 +29,20 @@ from assistant.events import (
     Command,
     CommitAudio,
     Event,
-    Failure,
-    Generate,
-    Notice,
     Samples,
-    Settings,
-    StopWork,
-    Synthesise,
     TextFailed,
     TextFinished,
     TextGenerated,
     TimePassed,
-    Transcribe,
     TranscriptFailed,
     TranscriptReady,
     WordTime,
 )
+from assistant.items import Failure
 from assistant.language import Ending
 from assistant.microphone import MicrophoneBuffer
 from assistant.session import Session
+from assistant.settings import Settings
 from assistant.stages import Stages
 from assistant.workers import Urgency
 from audio.errors import AudioError

@@ -22,8 +22,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
 from assistant.config import Config
+from assistant.effects import Notice, TurnFinished
 from assistant.errors import AddressUnavailable
-from assistant.events import Notice, TurnFinished
 from assistant.metrics import CONTENT_TYPE, Metrics
 from assistant.realtime.client_secrets import KeyRefused, Keys, SecretRequest, TooManySecrets
 from assistant.realtime.connection import RealtimeConnection

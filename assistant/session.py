@@ -12,6 +12,15 @@ from dataclasses import dataclass, replace
 from assistant.answer import Answer
 from assistant.answering import Answering
 from assistant.context import Context, Limits
+from assistant.effects import (
+    Effect,
+    IdleTimeout,
+    ItemAdded,
+    ItemDeleted,
+    ItemDone,
+    ItemRetrieved,
+    SettingsChanged,
+)
 from assistant.events import (
     INPUT_RATE_HZ,
     AudioAnalysed,
@@ -25,22 +34,9 @@ from assistant.events import (
     CreateItem,
     CreateResponse,
     DeleteItem,
-    Effect,
     Event,
-    Failure,
-    IdleTimeout,
-    Item,
-    ItemAdded,
-    ItemDeleted,
-    ItemDone,
-    ItemRetrieved,
-    ItemStatus,
-    Message,
     Played,
     RetrieveItem,
-    Role,
-    Settings,
-    SettingsChanged,
     TextFailed,
     TextFinished,
     TextGenerated,
@@ -51,7 +47,9 @@ from assistant.events import (
     UpdateSettings,
 )
 from assistant.history import ROOT, History
+from assistant.items import Failure, Item, ItemStatus, Message, Role
 from assistant.listening import Listening
+from assistant.settings import Settings
 from assistant.turn import Turn, TurnState
 
 __all__ = ["Limits", "Session"]

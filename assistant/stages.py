@@ -8,13 +8,15 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
 from assistant.config import Config
 from assistant.context import Limits
-from assistant.events import Samples, Settings, TurnDetection
+from assistant.events import Samples
 from assistant.language import EngineLanguageModel, LanguageModel
-from assistant.models import resolve
+from assistant.models import ModelMissing, resolve
+from assistant.settings import Settings, TurnDetection
 from assistant.workers import ThreadWorker, Worker
 from audio.transcriber import Transcriber, load_whisper
 from audio.vad import SpeechFrame, load_vad
@@ -162,8 +164,14 @@ def _load_engine(config: Config) -> tuple[Target, Engine]:
 
 
 def _load_voice(config: Config) -> Voice:
+    model = resolve(config.voice.model, "tts")
+    if not isinstance(model, Path):
+        raise ModelMissing(
+            f"voice.model {model!r} is not on this machine: name a voice from "
+            "`assistant models list`, or a Piper voice's .onnx file."
+        )
     voice = load_piper(
-        resolve(config.voice.model, "voice"),
+        model,
         device=config.voice.device,
         threads=config.voice.threads,
         gain=config.voice.gain,

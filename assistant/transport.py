@@ -50,21 +50,36 @@ class WebsocketTransport:
 
     def __init__(self, websocket: ClientConnection) -> None:
         self._websocket = websocket
+        self._complaint: str | None = None
+        """The last error the server sent: where it hangs up, that says why in words."""
 
     async def send(self, event: Mapping[str, object]) -> None:
         """Hand over one client event. Raises `DialogueEnded`."""
         try:
             await self._websocket.send(json.dumps(event))
         except ConnectionClosed as closed:
-            raise _ended(closed) from closed
+            raise self._ended(closed) from closed
 
     async def receive(self) -> dict[str, Any]:
         """Return the next server event. Raises `DialogueEnded`."""
         try:
             event: dict[str, Any] = json.loads(await self._websocket.recv())
         except ConnectionClosed as closed:
-            raise _ended(closed) from closed
+            raise self._ended(closed) from closed
+        if event["type"] == "error":
+            self._complaint = event["error"]["message"]
         return event
+
+    def _ended(self, closed: ConnectionClosed) -> AssistantError:
+        close = closed.rcvd
+        if close is None:
+            return DialogueEnded("The connection to the server broke off: open a new dialogue.")
+        reason = close.reason or f"close code {close.code}"
+        if close.code == _TRY_AGAIN_LATER:
+            return ServerNotReady(self._complaint or f"The server is busy: {reason}")
+        if close.code == _POLICY_VIOLATION:
+            return AccessDenied(f"The server refused this dialogue: {reason}")
+        return DialogueEnded(f"The server ended the dialogue: {reason}")
 
 
 @asynccontextmanager
@@ -148,15 +163,3 @@ def _refusal(address: str, status: int) -> AssistantError:
     return ServerUnreachable(
         f"{address} is not an assistant's address (HTTP {status}): correct it."
     )
-
-
-def _ended(closed: ConnectionClosed) -> AssistantError:
-    close = closed.rcvd
-    if close is None:
-        return DialogueEnded("The connection to the server broke off: open a new dialogue.")
-    reason = close.reason or f"close code {close.code}"
-    if close.code == _TRY_AGAIN_LATER:
-        return ServerNotReady(f"The server cannot take this dialogue now: {reason}")
-    if close.code == _POLICY_VIOLATION:
-        return AccessDenied(f"The server refused this dialogue: {reason}")
-    return DialogueEnded(f"The server ended the dialogue: {reason}")

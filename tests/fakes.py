@@ -14,7 +14,8 @@ from typing import TypeVar, TypeVarTuple
 import numpy as np
 
 from assistant.config import Config
-from assistant.events import Message, Samples, Usage
+from assistant.events import Samples
+from assistant.items import Message, Usage
 from assistant.language import Ending, Piece
 from assistant.stages import Stages
 from assistant.workers import Urgency

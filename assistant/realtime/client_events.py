@@ -23,10 +23,10 @@ from assistant.events import (
     DeleteItem,
     Played,
     RetrieveItem,
-    Role,
     TruncateItem,
 )
 from assistant.history import ROOT
+from assistant.items import Role
 from assistant.realtime.errors import ProtocolError, from_validation
 from assistant.realtime.wire import (
     JsonObject,

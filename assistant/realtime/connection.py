@@ -11,18 +11,9 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Protocol, Self
 
+from assistant.effects import Notice, PlaybackCleared, SettingsChanged
 from assistant.errors import AssistantError
-from assistant.events import (
-    ClearAudio,
-    Command,
-    CommitAudio,
-    Notice,
-    PlaybackCleared,
-    Samples,
-    Settings,
-    SettingsChanged,
-    UpdateSettings,
-)
+from assistant.events import ClearAudio, Command, CommitAudio, Samples, UpdateSettings
 from assistant.realtime.audio_stream import InputAudio
 from assistant.realtime.client_events import (
     AppendAudio,
@@ -44,6 +35,7 @@ from assistant.realtime.server_events import ServerEvents
 from assistant.realtime.session_config import Installed, WireSession
 from assistant.realtime.wire import JsonObject, encoding
 from assistant.runtime import SessionRuntime
+from assistant.settings import Settings
 from assistant.stages import Stages
 from audio.errors import AudioError
 

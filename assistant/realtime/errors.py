@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from assistant.effects import Refused
 from assistant.errors import AssistantError, AudioBufferFull
-from assistant.events import Refused
 from audio.errors import AudioError
 
 ErrorType = Literal["invalid_request_error", "server_error"]

@@ -5,28 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from assistant.events import (
+from assistant.effects import (
     AudioCleared,
     AudioCommitted,
-    Failure,
     IdleTimeout,
-    Item,
     ItemAdded,
     ItemDeleted,
     ItemDone,
     ItemRetrieved,
-    ItemStatus,
     ItemTruncated,
     Notice,
     PlaybackCleared,
     Refused,
-    Response,
     ResponseAudio,
     ResponseFinished,
     ResponseStarted,
-    ResponseStatus,
     ResponseText,
-    Role,
     SettingsChanged,
     SpeechStarted,
     SpeechStopped,
@@ -36,6 +30,7 @@ from assistant.events import (
     TurnFinished,
     UtteranceDiscarded,
 )
+from assistant.items import Failure, Item, ItemStatus, Response, ResponseStatus, Role
 from assistant.realtime.audio_stream import OutputAudio
 from assistant.realtime.errors import ProtocolError, from_refusal
 from assistant.realtime.outbox import Outgoing

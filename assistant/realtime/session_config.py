@@ -13,7 +13,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from assistant.events import Settings, TurnDetection
 from assistant.realtime.errors import ProtocolError, from_validation
 from assistant.realtime.wire import (
     AudioFormat,
@@ -31,6 +30,7 @@ from assistant.realtime.wire import (
     absent,
     unsupported,
 )
+from assistant.settings import Settings, TurnDetection
 
 Milliseconds = Annotated[int, Field(ge=0, le=10_000)]
 

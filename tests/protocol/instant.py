@@ -10,6 +10,7 @@ from typing import Self
 
 import numpy as np
 
+from assistant.effects import Generate, Notice, StopWork, Synthesise, Transcribe
 from assistant.errors import AudioBufferFull
 from assistant.events import (
     INPUT_RATE_HZ,
@@ -21,24 +22,18 @@ from assistant.events import (
     Command,
     CommitAudio,
     Event,
-    Failure,
-    Generate,
-    Notice,
     Samples,
-    Settings,
-    StopWork,
-    Synthesise,
     TextFailed,
     TextFinished,
     TextGenerated,
     TimePassed,
-    Transcribe,
     TranscriptFailed,
     TranscriptReady,
-    Usage,
     WordTime,
 )
+from assistant.items import Failure, Usage
 from assistant.session import Session
+from assistant.settings import Settings
 
 VOICE_RATE_HZ = 22_050
 WINDOW = 512

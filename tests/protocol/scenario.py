@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
 from assistant.config import Config
-from assistant.events import Settings, TurnDetection
 from assistant.realtime import RealtimeConnection
+from assistant.settings import Settings, TurnDetection
 from assistant.stages import Stages
 from tests.protocol.client import CheckingClient
 from tests.protocol.instant import VOICE_RATE_HZ, InstantRuntime

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -65,7 +66,7 @@ def test_no_event_can_come_twice(turns: list[Event]) -> None:
 
 
 def test_no_two_neighbours_can_change_places(turns: list[Event]) -> None:
-    for index, (first, second) in enumerate(zip(turns, turns[1:], strict=False)):
+    for index, (first, second) in enumerate(itertools.pairwise(turns)):
         kinds = {first["type"], second["type"]}
         if kinds & HARMLESS or kinds == INTERLEAVING:
             continue

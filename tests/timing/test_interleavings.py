@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from assistant.effects import PlaybackCleared, ResponseAudio, ResponseFinished, ResponseStarted
 from assistant.events import (
     CancelResponse,
     ClearAudio,
@@ -17,17 +18,11 @@ from assistant.events import (
     CreateResponse,
     DeleteItem,
     Event,
-    ItemStatus,
-    PlaybackCleared,
-    ResponseAudio,
-    ResponseFinished,
-    ResponseStarted,
-    Role,
-    Settings,
     TruncateItem,
-    TurnDetection,
     UpdateSettings,
 )
+from assistant.items import ItemStatus, Role
+from assistant.settings import Settings, TurnDetection
 from tests.timing.world import RATE_HZ, WORD_S, Pace, Speech, World, acknowledged
 
 RUNS = 2_000

@@ -10,24 +10,20 @@ import numpy as np
 import pytest
 
 from assistant.config import Config, LimitsConfig
-from assistant.errors import AudioBufferFull
-from assistant.events import (
-    CommitAudio,
-    CreateItem,
-    CreateResponse,
+from assistant.effects import (
     Notice,
     PlaybackCleared,
     ResponseAudio,
     ResponseFinished,
-    ResponseStatus,
-    Role,
-    Samples,
-    Settings,
     StageFailed,
     TranscriptCompleted,
     TurnFinished,
 )
+from assistant.errors import AudioBufferFull
+from assistant.events import CommitAudio, CreateItem, CreateResponse, Samples
+from assistant.items import ResponseStatus, Role
 from assistant.runtime import SessionRuntime
+from assistant.settings import Settings
 from assistant.stages import Stages
 from tests.fakes import (
     ScriptedLanguageModel,

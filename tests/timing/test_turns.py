@@ -6,33 +6,32 @@ from dataclasses import replace
 
 import pytest
 
-from assistant.events import (
-    CancelResponse,
-    ClearPlayback,
-    CommitAudio,
-    CreateItem,
-    CreateResponse,
+from assistant.effects import (
     ItemAdded,
-    ItemStatus,
     ItemTruncated,
     PlaybackCleared,
     Refused,
     ResponseAudio,
     ResponseFinished,
     ResponseStarted,
-    ResponseStatus,
     ResponseText,
-    Role,
-    Settings,
     SpeechStarted,
     SpeechStopped,
     StageFailed,
     TranscriptCompleted,
-    TruncateItem,
-    TurnDetection,
     UtteranceDiscarded,
 )
+from assistant.events import (
+    CancelResponse,
+    ClearPlayback,
+    CommitAudio,
+    CreateItem,
+    CreateResponse,
+    TruncateItem,
+)
+from assistant.items import ItemStatus, ResponseStatus, Role
 from assistant.session import Limits
+from assistant.settings import Settings, TurnDetection
 from tests.timing.world import (
     RATE_HZ,
     WINDOW_S,

@@ -14,39 +14,40 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from assistant.effects import (
+    Effect,
+    Generate,
+    Notice,
+    PlaybackCleared,
+    ResponseAudio,
+    ResponseFinished,
+    ResponseStarted,
+    SpeechStarted,
+    StopWork,
+    Synthesise,
+    Transcribe,
+    TurnFinished,
+)
 from assistant.events import (
     INPUT_RATE_HZ,
     AudioAnalysed,
     AudioSynthesised,
     ChunkFailed,
     ChunkPlanned,
-    Effect,
     Event,
-    Failure,
-    Generate,
-    Item,
-    Notice,
-    PlaybackCleared,
     Played,
-    ResponseAudio,
-    ResponseFinished,
-    ResponseStarted,
-    Settings,
-    SpeechStarted,
-    StopWork,
-    Synthesise,
     TextFailed,
     TextFinished,
     TextGenerated,
     TimePassed,
-    Transcribe,
     TranscriptFailed,
     TranscriptReady,
     TruncateItem,
-    TurnFinished,
     WordTime,
 )
+from assistant.items import Failure, Item
 from assistant.session import Limits, Session
+from assistant.settings import Settings
 
 WINDOW = 512
 WINDOW_S = WINDOW / INPUT_RATE_HZ

@@ -32,6 +32,7 @@ class ScriptedServer:
         self.unfinished = unfinished
         self._mute = mute
         self._events: asyncio.Queue[dict[str, Any] | Exception] = asyncio.Queue()
+        self._arrival = asyncio.Event()
         self._counter = 0
         self._speaking: str | None = None
         self._active: str | None = None
@@ -45,6 +46,7 @@ class ScriptedServer:
 
     async def send(self, event: Mapping[str, Any]) -> None:
         self.received.append(event)
+        self._arrival.set()
         if self._mute:
             return
         match event["type"]:
@@ -73,6 +75,15 @@ class ScriptedServer:
         self.emit(
             {"type": "error", "error": {"event_id": event.get("event_id"), "message": message}}
         )
+
+    async def receives(self, kind: str) -> Mapping[str, Any]:
+        """Wait until the client has sent an event of that type; return the last one."""
+        while True:
+            for event in reversed(self.received):
+                if event["type"] == kind:
+                    return event
+            self._arrival.clear()
+            await self._arrival.wait()
 
     def types_received(self) -> list[str]:
         return [event["type"] for event in self.received]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from assistant.events import INPUT_RATE_HZ, AudioAnalysed, TurnDetection
+from assistant.events import INPUT_RATE_HZ, AudioAnalysed
 from assistant.hearing import STALL_S, TAIL_MS, Hearing, Utterance
+from assistant.settings import TurnDetection
 
 WINDOW = 512
 WINDOW_S = WINDOW / INPUT_RATE_HZ

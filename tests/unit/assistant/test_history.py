@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assistant.events import Item, ItemStatus, Message, Role
 from assistant.history import ROOT, History
+from assistant.items import Item, ItemStatus, Message, Role
 
 
 def item(item_id: str, role: Role, text: str | None, heard: str | None = None) -> Item:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from assistant.events import Message, Role
+from assistant.items import Message, Role
 from assistant.language import Ending, EngineLanguageModel, Piece, PromptTooLong
 from dspark import Priority, SamplingParams, Step
 

@@ -1,0 +1,268 @@
+"""What the dialogue core answers with: work for the stages, and notices for the client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from assistant.events import Samples
+from assistant.items import Failure, Item, Message, Response
+from assistant.settings import Settings
+from assistant.timeline import Timeline
+
+# -- work to be done ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Transcribe:
+    """Recognise the input samples `[start_sample, end_sample)` as one utterance."""
+
+    turn_id: int
+    start_sample: int
+    end_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """Answer these messages."""
+
+    generation: int
+    messages: tuple[Message, ...]
+    max_output_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesise:
+    """Speak this chunk of the answer."""
+
+    generation: int
+    chunk: int
+    text: str
+    speed: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopWork:
+    """Cancel text generation and synthesis of this generation and every older one."""
+
+    generation: int
+
+
+Work = Transcribe | Generate | Synthesise | StopWork
+
+
+# -- what the client is told ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """The session runs with these settings now."""
+
+    settings: Settings
+    command_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """The user began to speak; `item_id` is the item the utterance will become."""
+
+    item_id: str
+    audio_start_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    """The user's turn is over."""
+
+    item_id: str
+    audio_end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AudioCommitted:
+    """The buffered audio became the user item `item_id`."""
+
+    item_id: str
+    previous_item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AudioCleared:
+    """The buffered audio was forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class UtteranceDiscarded:
+    """A sound that began like speech held no words; nothing enters the conversation."""
+
+    item_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdleTimeout:
+    """The user said nothing for the idle timeout; a response follows."""
+
+    item_id: str
+    audio_start_ms: int
+    audio_end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ItemAdded:
+    """A user or system item entered the conversation."""
+
+    item: Item
+    previous_item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDone:
+    """A user or system item is whole (the transcript of a spoken one may still follow)."""
+
+    item: Item
+    previous_item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRetrieved:
+    """The item asked for, as it stands."""
+
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDeleted:
+    """The item is gone."""
+
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemTruncated:
+    """An answer was cut to what was heard."""
+
+    item: Item
+    audio_end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptCompleted:
+    """The words of a spoken user item. `audio_seconds` is how long the utterance was."""
+
+    item_id: str
+    text: str
+    audio_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptionFailed:
+    """A spoken user item has no transcript."""
+
+    item_id: str
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseStarted:
+    """An answer began; its (empty) assistant item follows `previous_item_id`."""
+
+    response: Response
+    previous_item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseText:
+    """More of the answer's text, as the model wrote it."""
+
+    response: Response
+    delta: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResponseAudio:
+    """More of the answer's audio, to be played from output sample `start_sample` on.
+
+    Frames of a generation older than the last `PlaybackCleared` must never leave.
+    """
+
+    response: Response
+    generation: int
+    start_sample: int
+    samples: Samples
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybackCleared:
+    """Frames of `generation` and older are void: unsent ones are dropped, the player flushes."""
+
+    response_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFinished:
+    """An answer ended; `item` is its assistant item as it stands (`heard` may still be cut)."""
+
+    response: Response
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFinished:
+    """A turn is over: where its time went, and what the user heard of it."""
+
+    turn_id: int
+    outcome: Literal["done", "interrupted", "failed", "discarded"]
+    timeline: Timeline
+    response_id: str | None
+    transcript: str | None
+    heard: str | None
+    drafted: int
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageFailed:
+    """A stage failed in a way that the turn survives (for the log and the metrics)."""
+
+    stage: Literal["asr", "llm", "tts"]
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A command could not be carried out; nothing changed."""
+
+    command_id: str | None
+    code: str
+    message: str
+    param: str | None = None
+
+
+Notice = (
+    SettingsChanged
+    | SpeechStarted
+    | SpeechStopped
+    | AudioCommitted
+    | AudioCleared
+    | UtteranceDiscarded
+    | IdleTimeout
+    | ItemAdded
+    | ItemDone
+    | ItemRetrieved
+    | ItemDeleted
+    | ItemTruncated
+    | TranscriptCompleted
+    | TranscriptionFailed
+    | ResponseStarted
+    | ResponseText
+    | ResponseAudio
+    | PlaybackCleared
+    | ResponseFinished
+    | TurnFinished
+    | StageFailed
+    | Refused
+)
+
+Effect = Work | Notice

@@ -1,0 +1,35 @@
+"""What a client may change while its session runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDetection:
+    """How the end of the user's turn is found without the client saying so."""
+
+    threshold: float = 0.5
+    prefix_padding_ms: int = 500
+    silence_ms: int = 500
+    create_response: bool = True
+    interrupt_response: bool = True
+    idle_timeout_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The effective settings of one session."""
+
+    instructions: str = ""
+    modality: Literal["audio", "text"] = "audio"
+    turn_detection: TurnDetection | None = field(default_factory=TurnDetection)
+    """`None` is manual mode: the client commits the audio and asks for responses."""
+    max_output_tokens: int | None = None
+    """`None` leaves the model's configured limit."""
+    speed: float = 1.0
+    playback_lead_ms: int | None = 400
+    """How far ahead of the playing client audio is sent; `None` sends it as it is made."""
+    playback_acknowledged: bool = False
+    """The client sends `Played`; without it, playback is assumed to run from the first frame."""
