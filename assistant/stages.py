@@ -13,9 +13,10 @@ from typing import Literal, Protocol, TypeVar
 
 from assistant.config import Config
 from assistant.context import Limits
+from assistant.errors import ModelMissing
 from assistant.events import Samples
 from assistant.language import EngineLanguageModel, LanguageModel
-from assistant.models import ModelMissing, resolve
+from assistant.models import resolve
 from assistant.settings import Settings, TurnDetection
 from assistant.workers import ThreadWorker, Worker
 from audio.transcriber import Transcriber, load_whisper
