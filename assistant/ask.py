@@ -1,0 +1,143 @@
+"""Asking one thing after the other, each in a dialogue of its own, from text or recordings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from assistant.client import Dialogue
+from assistant.errors import AssistantError, UsageError
+from assistant.replies import OUTPUT_RATE_HZ, Reply, Turn
+from audio.errors import AudioError
+from audio.pcm import from_pcm16, read_audio, to_pcm16, write_wav
+
+CHUNK_MS = 100
+
+OpenDialogue = Callable[[], AbstractAsyncContextManager[Dialogue]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, in writing or (`wav`) in a recording, and where the spoken answer goes."""
+
+    text: str = ""
+    wav: Path | None = None
+    out: Path | None = None
+
+    @property
+    def key(self) -> dict[str, str]:
+        """What tells it from other questions in the output."""
+        return {"text": self.text} if self.wav is None else {"wav": str(self.wav)}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A question with its answer, or with the reason why there is none."""
+
+    question: Question
+    reply: Reply | None = None
+    error: str | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """Return the object that `--json` prints on a line."""
+        if self.reply is None:
+            return {**self.question.key, "error": self.error}
+        heard = {}
+        if isinstance(self.reply, Turn):
+            heard = {"transcript": self.reply.transcript, "rejection": self.reply.rejection}
+        return {
+            **self.question.key,
+            **heard,
+            "reply": self.reply.text,
+            "status": self.reply.status,
+            "heard_ms": round(self.reply.heard_ms, 1),
+            "out": str(self.question.out) if self.question.out and self.reply.audio else None,
+            "timeline": dict(self.reply.timeline),
+        }
+
+
+def written(words: Sequence[str], out: Path | None) -> Question:
+    """Return the question that the words make, answered into the file `out` if there is one."""
+    if out is not None and not _is_file_name(out):
+        out = out / "answer.wav"
+    return Question(text=" ".join(words), out=out)
+
+
+def recorded(files: Sequence[str], out: Path | None) -> list[Question]:
+    """Return a question for each file.
+
+    `out` is a file for the one answer if it is named `….wav`, and else a folder, in which the
+    answer to `a.wav` is `a.answer.wav`.  Raises `UsageError` if several answers are to go into
+    one file.
+    """
+    paths = [Path(file) for file in files]
+    if out is None:
+        return [Question(wav=path) for path in paths]
+    if _is_file_name(out):
+        if len(paths) > 1:
+            raise UsageError(
+                f"The answers to {len(paths)} recordings do not go into one file, {out}: "
+                "name a folder."
+            )
+        return [Question(wav=paths[0], out=out)]
+    places: set[Path] = set()
+    questions = []
+    for path in paths:
+        place, number = out / f"{path.stem}.answer.wav", 1
+        while place in places:  # files of the same name, from different folders
+            number += 1
+            place = out / f"{path.stem}-{number}.answer.wav"
+        places.add(place)
+        questions.append(Question(wav=path, out=place))
+    return questions
+
+
+def _is_file_name(path: Path) -> bool:
+    return path.suffix.lower() == ".wav" and not path.is_dir()
+
+
+async def outcomes(
+    questions: Iterable[Question], open_dialogue: OpenDialogue, *, realtime: bool = False
+) -> AsyncIterator[Outcome]:
+    """Ask each question in a dialogue of its own; one that fails does not stop the others.
+
+    `realtime` sends recordings as fast as they would be spoken, so that the times are those that a
+    speaker would meet.
+    """
+    for question in questions:
+        try:
+            async with open_dialogue() as dialogue:
+                reply = await _ask(question, dialogue, realtime)
+            if question.out is not None and reply.audio:
+                _write(question.out, reply.audio)
+            yield Outcome(question, reply)
+        except (AssistantError, AudioError, OSError) as error:
+            yield Outcome(question, error=str(error))
+
+
+async def _ask(question: Question, dialogue: Dialogue, realtime: bool) -> Reply:
+    if question.wav is None:
+        return await dialogue.ask(question.text)
+    samples, rate_hz = read_audio(question.wav)
+    pcm = to_pcm16(samples).astype("<i2").tobytes()
+    return await dialogue.listen(_chunks(pcm, rate_hz, realtime), rate_hz)
+
+
+async def _chunks(pcm: bytes, rate_hz: int, realtime: bool) -> AsyncIterator[bytes]:
+    clock = asyncio.get_running_loop()
+    begin_s = clock.time()
+    size = 2 * (rate_hz * CHUNK_MS // 1000)
+    for number, start in enumerate(range(0, len(pcm), size), start=1):
+        if realtime:  # a microphone hands over a chunk once it has been spoken
+            await asyncio.sleep(begin_s + number * CHUNK_MS / 1000 - clock.time())
+        yield pcm[start : start + size]
+
+
+def _write(path: Path, pcm: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_wav(path, from_pcm16(np.frombuffer(pcm, "<i2")), OUTPUT_RATE_HZ)

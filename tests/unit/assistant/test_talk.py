@@ -1,0 +1,110 @@
+"""A conversation through devices: what is played, what counts as played, what is sent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assistant.client import Dialogue
+from assistant.errors import DialogueEnded
+from assistant.talk import MICROPHONE_BACKLOG, Devices, Loudspeaker, converse
+from tests.unit.assistant.scripted_server import ANSWER_AUDIO, ScriptedServer
+
+MS = 48  # bytes
+
+
+def test_the_loudspeaker_plays_what_waits_and_then_silence() -> None:
+    loudspeaker = Loudspeaker()
+    loudspeaker.add("a", b"\x01" * 10 * MS)
+    assert loudspeaker.render(15 * MS) == b"\x01" * 10 * MS + bytes(5 * MS)
+
+
+@given(
+    pieces=st.lists(st.integers(1, 50), max_size=10),
+    blocks=st.lists(st.integers(1, 40), max_size=20),
+)
+def test_sound_is_played_once_in_order_whatever_the_blocks(
+    pieces: list[int], blocks: list[int]
+) -> None:
+    sound = bytes(1 + number % 255 for number in range(2 * sum(pieces)))
+    loudspeaker, start = Loudspeaker(), 0
+    for size in pieces:
+        loudspeaker.add("a", sound[start : start + 2 * size])
+        start += 2 * size
+    played = b"".join(loudspeaker.render(2 * size) for size in blocks)
+    assert played.rstrip(b"\0") == sound[: len(played)]
+    position_ms = loudspeaker.positions_ms().get("a", 0.0)
+    assert round(position_ms * MS) == min(len(played), len(sound))
+
+
+def test_silence_does_not_count_as_played() -> None:
+    loudspeaker = Loudspeaker()
+    loudspeaker.add("a", b"\x01" * 10 * MS)
+    loudspeaker.render(100 * MS)
+    assert loudspeaker.positions_ms() == {"a": 10.0}
+
+
+def test_each_answer_has_a_position_of_its_own() -> None:
+    loudspeaker = Loudspeaker()
+    loudspeaker.add("a", b"\x01" * 10 * MS)
+    loudspeaker.add("b", b"\x02" * 10 * MS)
+    loudspeaker.render(12 * MS)
+    assert loudspeaker.positions_ms() == {"a": 10.0, "b": 2.0}
+
+
+def test_cleared_the_loudspeaker_is_silent_at_once_and_stays_where_it_was() -> None:
+    loudspeaker = Loudspeaker()
+    loudspeaker.add("a", b"\x01" * 10 * MS)
+    loudspeaker.render(4 * MS)
+    loudspeaker.clear()
+    assert not any(loudspeaker.render(4 * MS))
+    assert loudspeaker.positions_ms() == {"a": 4.0}
+
+
+def test_a_microphone_that_nobody_listens_to_drops_the_oldest() -> None:
+    async def hear() -> None:
+        devices = Devices()
+        for number in range(MICROPHONE_BACKLOG + 1):
+            devices.hear(number.to_bytes(2, "big"))
+        assert devices.microphone.qsize() == MICROPHONE_BACKLOG
+        assert devices.microphone.get_nowait() == (1).to_bytes(2, "big")
+
+    asyncio.run(hear())
+
+
+def test_what_the_microphone_hears_is_answered_by_the_loudspeaker() -> None:
+    async def talk() -> None:
+        answered = asyncio.Event()
+
+        class NotingLoudspeaker(Loudspeaker):
+            def add(self, response_id: str, pcm: bytes) -> None:
+                super().add(response_id, pcm)
+                answered.set()
+
+        server, devices = ScriptedServer(), Devices(loudspeaker=NotingLoudspeaker())
+        shown: list[str] = []
+        async with Dialogue(server, playback_lead_ms=400) as dialogue:
+            talking = asyncio.create_task(converse(dialogue, devices, shown.append))
+            devices.hear(b"\x00\x10" * 480)
+            devices.hear(bytes(960))
+            await answered.wait()
+            assert devices.loudspeaker.render(len(ANSWER_AUDIO)) == ANSWER_AUDIO
+            assert (await server.receives("x.playback"))["position_ms"] == 100.0
+            talking.cancel()
+        assert shown == ["You: hello"]
+
+    asyncio.run(talk())
+
+
+def test_the_conversation_ends_with_the_server() -> None:
+    async def talk() -> None:
+        server = ScriptedServer()
+        async with Dialogue(server) as dialogue:
+            server.vanish(DialogueEnded("Gone."))
+            with pytest.raises(DialogueEnded, match="Gone"):
+                await converse(dialogue, Devices(), show=print)
+
+    asyncio.run(talk())
