@@ -26,7 +26,7 @@ BEFORE_A_NUMBER = _words(
 
 PERHAPS_THE_END = _words(
     """etc al jr sr inc ltd co corp llc bros dept univ assn est ave blvd rd hwy
-    ft lb lbs oz kg km cm mm mi yd hr hrs min mins secs
+    in ft lb lbs oz kg km cm mm mi yd hr hrs min mins sec secs
     Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec
     Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun"""
 )

@@ -17,17 +17,18 @@ LINK_TEXT_LIMIT = 200  # a `[` without its `]` is held back no longer than this
 LINK_TARGET_LIMIT = 2000
 LINK_TARGET = re.compile(r"\((?:[^()\n]|\([^()\n]*\))*\)|\[[^\[\]\n]*\]")
 
-_ATTRIBUTE = r"\s+[a-z_:@][\w:.-]*\s*=\s*(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'<>]+)"
-TAG = re.compile(
-    rf"</?[a-z][a-z0-9-]*(?:{_ATTRIBUTE})*\s*/?>|<!--[^\n]*?-->|<\|[^|<>\n]*\|>", re.IGNORECASE
-)
-URL_IN_BRACKETS = re.compile(r"<((?:https?|ftp)://[^\s<>]+)>", re.IGNORECASE)
+_S = r"[^\S\n]"  # nothing but fences and thoughts goes on after the end of a line
+_ATTRIBUTE_NAME = rf"{_S}+[a-z_:@][\w:.-]*{_S}*"
+_ATTRIBUTE = rf"{_ATTRIBUTE_NAME}={_S}*(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'<>]+)"
+_ATTRIBUTE_BEGUN = rf"{_ATTRIBUTE_NAME}(?:={_S}*(?:\"[^\"\n]*|'[^'\n]*|[^\s\"'<>]*))?"
+_TAG_NAME = rf"</?[a-z][a-z0-9-]*(?:{_ATTRIBUTE})*"
+TAG = re.compile(rf"{_TAG_NAME}{_S}*/?>|<!--[^\n]*?-->|<\|[^|<>\n]*\|>", re.IGNORECASE)
 TAG_BEGUN = re.compile(
-    rf"</?(?:[a-z][a-z0-9-]*(?:{_ATTRIBUTE})*"
-    r"(?:\s+(?:[a-z_:@][\w:.-]*\s*(?:=\s*(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"'<>]*))?)?)?\s*/?)?"
-    r"|<!-?|<!--[^\n]*|<\|[^|<>\n]*\|?|<(?:https?|ftp)(?::/?|://[^\s<>]*)",
+    rf"</?|{_TAG_NAME}(?:{_ATTRIBUTE_BEGUN}|{_S}*/?)|<!-?|<!--[^\n]*|<\|[^|<>\n]*\|?"
+    r"|<(?:https?|ftp)(?::/?|://[^\s<>]*)",
     re.IGNORECASE,
 )
+URL_IN_BRACKETS = re.compile(r"<((?:https?|ftp)://[^\s<>]+)>", re.IGNORECASE)
 LINE_BREAKING_TAG = re.compile(r"</?(?:br|p|div|li|ul|ol|tr|table|h[1-6]|hr)\b", re.IGNORECASE)
 THOUGHT = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 THOUGHT_END = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
