@@ -169,7 +169,8 @@ class Weights:
 
     def dense(self, name: str, shape: Sequence[int]) -> Tensor:
         """A tensor in the activations' precision."""
-        return self._own(self.checkpoint.tensor(name, shape))
+        # Copied even where nothing changes: a mapped file may be replaced under a running engine.
+        return self.checkpoint.tensor(name, shape).to(self.device, self.dtype, copy=True)
 
     def linear(
         self,
@@ -179,18 +180,19 @@ class Weights:
         bias: bool = False,
     ) -> Linear:
         """One layer of the named ones (without `.weight`), their outputs side by side."""
-        pairs = list(zip(names, out_features, strict=True))
-        tensor = self.checkpoint.tensor
-        weight = torch.cat([tensor(f"{name}.weight", (out, in_features)) for name, out in pairs])
-        biases = (
-            torch.cat([tensor(f"{name}.bias", (out,)) for name, out in pairs]) if bias else None
-        )
-        return FloatLinear(self._own(weight), None if biases is None else self._own(biases))
+        rows = sum(out_features)
+        weight = torch.empty((rows, in_features), dtype=self.dtype, device=self.device)
+        biases = torch.empty(rows, dtype=self.dtype, device=self.device) if bias else None
+        start = 0
+        for name, out in zip(names, out_features, strict=True):
+            weight[start : start + out] = self.checkpoint.tensor(
+                f"{name}.weight", (out, in_features)
+            )
+            if biases is not None:
+                biases[start : start + out] = self.checkpoint.tensor(f"{name}.bias", (out,))
+            start += out
+        return FloatLinear(weight, biases)
 
     def tied_head(self, embedding: Tensor, name: str) -> Linear:
         """The head that shares the embedding's weight."""
         return FloatLinear(embedding)
-
-    def _own(self, tensor: Tensor) -> Tensor:
-        # Copied even where nothing changes: a mapped file may be replaced under a running engine.
-        return tensor.to(self.device, self.dtype, copy=True)

@@ -170,7 +170,8 @@ def _write_weights(
         progress("converting the weights", done / total)
     if shard:
         finish_shard()
-    _write_json(folder / "model.safetensors.index.json", {"weight_map": places})
+    index = {"metadata": {"total_size": total * 4}, "weight_map": places}
+    _write_json(folder / "model.safetensors.index.json", index)
 
 
 def _hugging_face_name(name: str) -> str:
