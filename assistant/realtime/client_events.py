@@ -155,12 +155,12 @@ class MessageItem(WireModel):
         for part in self.content:
             if part.type not in self._PARTS[self.role]:
                 raise PydanticCustomError(
-                    "content_type",
+                    "unsuited_content",
                     "content of type {part} does not belong to the role {role}",
                     {"part": part.type, "role": self.role},
                 )
         if not self.text.strip():
-            raise PydanticCustomError("content_empty", "the message holds no text")
+            raise PydanticCustomError("empty_content", "the message holds no text")
         return self
 
     @property

@@ -102,8 +102,7 @@ class Ordering:
         elif name.startswith("input_audio_buffer."):
             self._on_input(name.removeprefix("input_audio_buffer."), event)
         elif name in ("session.created", "session.updated"):
-            self.session = event["session"]
-            self._speaking = None
+            self._on_session(event["session"])
         elif name == "x.playback.clear":
             self._cleared_generation = max(self._cleared_generation, event["generation"])
         elif name == "x.turn.discarded":
@@ -118,6 +117,13 @@ class Ordering:
         self._expect(self._response is None, "a response never ended")
         for item_id, item in self._items.items():
             self._expect(item.done, f"{item_id} was never done")
+
+    def _on_session(self, session: Event) -> None:
+        """A new turn detection starts afresh: speech that was going on is forgotten."""
+        before = self.session and self.session["audio"]["input"]["turn_detection"]
+        if before != session["audio"]["input"]["turn_detection"]:
+            self._speaking = None
+        self.session = session
 
     # -- input --------------------------------------------------------------------------
 
@@ -301,7 +307,8 @@ class Ordering:
 
     def _expect_place(self, event: Event) -> None:
         previous = event["previous_item_id"]
-        if previous is not None:
+        # What was said last has its place already while its words are still being recognised.
+        if previous is not None and previous not in self._stopped:
             self._expect_item(previous)
 
     def _expect(self, holds: bool, complaint: str) -> None:
