@@ -14,7 +14,7 @@ from assistant.client import Dialogue
 from assistant.errors import AssistantError, UsageError
 from assistant.replies import OUTPUT_RATE_HZ, Reply, Turn
 from audio.errors import AudioError
-from audio.pcm import from_pcm16, read_audio, to_pcm16, write_wav
+from audio.pcm import Samples, from_pcm16, read_audio, to_pcm16, write_wav
 
 CHUNK_MS = 100
 
@@ -111,8 +111,13 @@ async def outcomes(
     """
     for question in questions:
         try:
+            sound = read_audio(question.wav) if question.wav else None
             async with open_dialogue() as dialogue:
-                reply = await _ask(question, dialogue, realtime)
+                if sound is None:
+                    reply: Reply = await dialogue.ask(question.text)
+                else:
+                    samples, rate_hz = sound
+                    reply = await dialogue.listen(_chunks(samples, rate_hz, realtime), rate_hz)
             if question.out is not None and reply.audio:
                 _write(question.out, reply.audio)
             yield Outcome(question, reply)
@@ -120,15 +125,8 @@ async def outcomes(
             yield Outcome(question, error=str(error))
 
 
-async def _ask(question: Question, dialogue: Dialogue, realtime: bool) -> Reply:
-    if question.wav is None:
-        return await dialogue.ask(question.text)
-    samples, rate_hz = read_audio(question.wav)
+async def _chunks(samples: Samples, rate_hz: int, realtime: bool) -> AsyncIterator[bytes]:
     pcm = to_pcm16(samples).astype("<i2").tobytes()
-    return await dialogue.listen(_chunks(pcm, rate_hz, realtime), rate_hz)
-
-
-async def _chunks(pcm: bytes, rate_hz: int, realtime: bool) -> AsyncIterator[bytes]:
     clock = asyncio.get_running_loop()
     begin_s = clock.time()
     size = 2 * (rate_hz * CHUNK_MS // 1000)

@@ -135,8 +135,13 @@ async def open_local(stages: Stages) -> AsyncIterator[Transport]:
             except ConnectionEnded as ended:
                 raise DialogueEnded(f"The assistant ended the dialogue: {ended}") from ended
 
-    async with RealtimeConnection(stages) as connection:
+    connection = RealtimeConnection(stages)
+    await connection.__aenter__()
+    try:
         yield LocalTransport()
+    finally:
+        # What went wrong in the caller's block is none of the session's: it is only told the end.
+        await connection.__aexit__(None, None, None)
 
 
 def websocket_url(url: str) -> str:
