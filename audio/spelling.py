@@ -31,6 +31,9 @@ _SCALES = ("thousand", "million", "billion", "trillion")
 _MONEY = {"$": ("dollar", "cent"), "€": ("euro", "cent"), "£": ("pound", "penny")}
 _FRACTIONS = {"1/2": "one half", "1/3": "one third", "2/3": "two thirds", "1/4": "one quarter",
               "3/4": "three quarters"}  # fmt: skip
+_DECADES = {"00": "hundreds", "10": "tens", "20": "twenties", "30": "thirties", "40": "forties",
+            "50": "fifties", "60": "sixties", "70": "seventies", "80": "eighties",
+            "90": "nineties"}  # fmt: skip
 
 _AROUND = re.compile(r"^([\"'“‘(\[{]*)(.*?)([\"'”’)\]},;:!?…]*|[\"'”’)\]}]*\.+[\"'”’)\]}]*)$")
 _AMOUNT = re.compile(r"([$€£])(\d[\d,]*)(?:\.(\d+))?")
@@ -86,10 +89,10 @@ def _figure(core: str, following: str) -> str:
         return _time(time[1], time[2], time[3], following)
     if core in _FRACTIONS:
         return _FRACTIONS[core]
-    if (limits := _RANGE.fullmatch(core)) and int(limits[1]) < int(limits[2]):
-        return f"{limits[1]} to {limits[2]}"
     if _TELEPHONE.fullmatch(core):
         return ", ".join(" ".join(group) for group in core.split("-"))
+    if (limits := _RANGE.fullmatch(core)) and int(limits[1]) < int(limits[2]):
+        return f"{limits[1]} to {limits[2]}"
     if year := _CENTURY.fullmatch(core):
         return _year(*year.groups())
     if core.startswith("#") and core[1:].isdigit():
@@ -126,7 +129,7 @@ def _time(hour: str, minute: str, half: str | None, following: str) -> str:
 
 def _year(century: str, rest: str, plural: str) -> str:
     if plural:
-        return f"{century} {rest}s" if rest != "00" else f"{century} hundreds"
+        return f"{century} {_DECADES[rest]}" if rest in _DECADES else f"{century}{rest} s"
     if rest == "00":
         return f"{century} hundred"
     return f"{century} oh {rest[1]}" if rest[0] == "0" else f"{century} {rest}"

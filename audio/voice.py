@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import re
 import threading
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -110,8 +109,11 @@ class _Phonemizer:
 
     def sentence(self, text: str) -> list[str]:
         """Phonemes, stress, spaces and punctuation, one code point each."""
-        with self._turn:
-            sentences = self._espeak.phonemize(self._language, text)
+        try:
+            with self._turn:
+                sentences = self._espeak.phonemize(self._language, text)
+        except Exception as error:  # whatever the extension raises at text it cannot take
+            raise SpeechSynthesisFailed(f"eSpeak cannot read this text: {error}") from error
         return list(" ".join("".join(sentence) for sentence in sentences))
 
     def _word(self, text: str) -> str:
@@ -152,33 +154,34 @@ class Piper:
         if not speed > 0:
             raise ValueError(f"the speed must be above 0, not {speed}")
         places = [match.span() for match in _WRITTEN_WORD.finditer(text)]
-        said = self._spelled(text, places)
-        if not any(character.isalnum() for word in said for character in word):
+        said = self._spelled([text[start:end] for start, end in places])
+        phonemes = self._phonemes(_joined(text, places, said)) if _has_words(said) else []
+        if not phonemes:
             return _SILENCE
-        known = self._description.phoneme_ids
-        phonemes = [p for p in self._phonemizer.sentence(_joined(text, places, said)) if p in known]
-        if not any(unicodedata.category(phoneme).startswith("L") for phoneme in phonemes):
-            return _SILENCE
-        latent, ends = self._encode(phonemes, speed)
-        first = max(0, int(ends[0]) - _LEAD_FRAMES)
+        latent, begins = self._encode(phonemes, speed)
+        first = max(0, int(begins[0]) - _LEAD_FRAMES)
         spans = assign_phonemes([self._phonemizer.word(word) for word in said], phonemes)
-        words = []
-        for (start_char, end_char), span in zip(places, spans, strict=True):
-            if span is None:
-                continue
-            start, end = (self._hop * (max(first, int(ends[place])) - first) for place in span)
-            words.append(SpokenWord(start_char, end_char, start, end))
-        frames = latent.shape[2] - first
-        return Utterance(tuple(words), frames * self._hop, lambda: self._decode(latent, first))
+        words = tuple(
+            SpokenWord(*place, *(self._hop * (int(begins[index]) - first) for index in span))
+            for place, span in zip(places, spans, strict=True)
+            if span is not None
+        )
+        sample_count = self._hop * (latent.shape[2] - first)
+        return Utterance(words, sample_count, lambda: self._decode(latent, first))
 
     def warm_up(self) -> None:
         """Speak once in every shape of window. Blocking."""
         for _ in self.speak(_WARM_UP).windows():
             pass
 
-    def _spelled(self, text: str, places: list[tuple[int, int]]) -> list[str]:
-        words = [text[start:end] for start, end in places]
+    def _spelled(self, words: Sequence[str]) -> Sequence[str]:
         return spelled_out(words) if self._description.language.startswith("en") else words
+
+    def _phonemes(self, text: str) -> list[str]:
+        """What the voice knows of the text's phonemes; nothing if none of them is a sound."""
+        known = self._description.phoneme_ids
+        phonemes = [p for p in self._phonemizer.sentence(text) if p in known]
+        return phonemes if _has_words(phonemes) else []
 
     def _encode(
         self, phonemes: list[str], speed: float
@@ -217,9 +220,9 @@ class Piper:
         for start, end in window_bounds(first, latent.shape[2]):
             samples = self.decode_window(latent, start, end)
             if start == first:
-                samples[: fade.size] *= fade[: samples.size]
+                samples[: fade.size] *= fade
             if end == latent.shape[2]:
-                samples[-fade.size :] *= fade[::-1][-samples.size :]
+                samples[-fade.size :] *= fade[::-1]
             yield np.clip(samples * self._gain, -1.0, 1.0)
 
     def decode_window(self, latent: NDArray[np.float32], start: int, end: int) -> Samples:
@@ -241,6 +244,10 @@ def _run(
     except Exception as error:  # ONNX Runtime's own exceptions share no base class
         raise SpeechSynthesisFailed(f"the voice's model failed: {error}") from error
     return outputs
+
+
+def _has_words(words: Iterable[str]) -> bool:
+    return any(character.isalpha() or character.isdigit() for word in words for character in word)
 
 
 def _joined(text: str, places: Sequence[tuple[int, int]], words: Sequence[str]) -> str:
@@ -274,23 +281,37 @@ def load_piper(
     half of full scale.  Raises `VoiceModelError` if the voice is missing or cannot be cut, and
     `DeviceUnavailableError` if `device` is "cuda" and there is none.
     """
-    if device == "cuda" and "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        raise DeviceUnavailableError(
-            'ONNX Runtime finds no CUDA device for the voice: set its device to "cpu", '
-            "or install onnxruntime-gpu in place of onnxruntime"
-        )
     description = PiperDescription.read(model)
     graphs = cut_voice(model)
+    return Piper(
+        description,
+        _session(graphs.encoder, device, threads),
+        _session(graphs.decoder, device, threads),
+        gain,
+    )
+
+
+def _session(
+    graph: bytes, device: Literal["cpu", "cuda"], threads: int
+) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     providers: list[str | tuple[str, dict[str, str]]] = ["CPUExecutionProvider"]
-    if device == "cuda":  # an exhaustive search would be made for every new length of text
+    if device == "cuda":
+        _expect_cuda(onnxruntime.get_available_providers())
+        # Otherwise the fastest convolution would be searched for at every new length of text.
         providers.insert(0, ("CUDAExecutionProvider", {"cudnn_conv_algo_search": "HEURISTIC"}))
-    return Piper(
-        description,
-        onnxruntime.InferenceSession(graphs.encoder, options, providers=providers),
-        onnxruntime.InferenceSession(graphs.decoder, options, providers=providers),
-        gain,
-    )
+    session = onnxruntime.InferenceSession(graph, options, providers=providers)
+    if device == "cuda":  # available, and yet it may have failed to start
+        _expect_cuda(session.get_providers())
+    return session
+
+
+def _expect_cuda(providers: Sequence[str]) -> None:
+    if "CUDAExecutionProvider" not in providers:
+        raise DeviceUnavailableError(
+            'ONNX Runtime finds no CUDA device for the voice: set its device to "cpu", '
+            "or install onnxruntime-gpu in place of onnxruntime"
+        )

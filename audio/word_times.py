@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _GAP = " "
+_STRESS = "ˈˌ"
+_MARKS = "ːˑʰʲʷˤ˞\u0303\u0327\u0329\u032a\u032f\u033a\u033b"
 _VOWELS = frozenset("aeiouyæøœɐɑɒɔəɚɛɜɝɪɨʉʊʌᵻ")
 
 
@@ -22,7 +24,8 @@ def assign_phonemes(words: Sequence[str], sentence: Sequence[str]) -> list[tuple
     """The span of `sentence`'s phonemes that each word has; `None` for a word without a sound.
 
     `words`: the phonemes of each word pronounced alone.  `sentence`: the phonemes of all of them
-    in one breath, spaces and punctuation included.  Spans neither overlap nor change order.
+    in one breath, spaces and punctuation included.  Spans neither overlap nor change order.  A
+    space belongs to the word before it, which fades into it; a pause with punctuation to no one.
     """
     expected = [(_GAP, -1)]
     for index, word in enumerate(words):
@@ -39,15 +42,24 @@ def assign_phonemes(words: Sequence[str], sentence: Sequence[str]) -> list[tuple
         if owner >= 0 and sentence[place] != _GAP:
             span = spans[owner]
             spans[owner] = (span[0] if span else place, place + 1)
-    return spans
+    return [None if span is None else _widened(*span, sentence) for span in spans]
+
+
+def _widened(start: int, end: int, sentence: Sequence[str]) -> tuple[int, int]:
+    """A span of sounds with the marks that belong to it: stress before, length and space after."""
+    while start > 0 and sentence[start - 1] in _STRESS:
+        start -= 1
+    following = "".join(sentence[end:])
+    marks = len(following) - len(following.lstrip(_MARKS + _GAP))
+    return start, end + marks
 
 
 def _is_sound(phoneme: str) -> bool:
-    return all(unicodedata.category(c) in ("Ll", "Lo", "Lu") for c in phoneme)
+    return unicodedata.category(phoneme) in ("Ll", "Lo", "Lu")
 
 
 def _sounds(phonemes: str) -> list[str]:
-    return [c for c in phonemes if c == _GAP or _is_sound(c)]
+    return [phoneme for phoneme in phonemes if phoneme == _GAP or _is_sound(phoneme)]
 
 
 def _align(expected: Sequence[str], owners: Sequence[int], heard: Sequence[str]) -> list[int]:
