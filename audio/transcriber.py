@@ -47,10 +47,10 @@ _TOKENS_PER_SECOND = 7
 _SPARE_TOKENS = 8
 _MOST_TOKENS = 224
 
-# Utterances beyond one window are cut at the quietest moment of this stretch.
-_CUT_FROM_S = 18
-_CUT_TO_S = 28
-_CUT_FRAME_S = 0.2
+# The text may end this long before the sound does, or longer if only quiet follows; otherwise
+# the decoder has skipped something and is sent back there.
+_UNCOVERED_S = 2.5
+_QUIET_DB = 20.0
 
 # Below this level in every 30 ms there is nothing to hear: a muted microphone.
 _SILENCE_DBFS = -65.0
@@ -90,15 +90,24 @@ class Transcriber(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class _Segment:
+    """Text between two timestamps, in seconds from the start of the window."""
+
+    text: str
+    begin_s: float
+    end_s: float | None  # None if the decoder stopped without saying
+
+
+@dataclass(frozen=True, slots=True)
 class _Decode:
-    segments: tuple[str, ...]
+    segments: tuple[_Segment, ...]
     no_speech_probability: float
     log_probability: float
     budget_spent: bool
 
     @property
     def text(self) -> str:
-        return " ".join(self.segments)
+        return _text(self.segments)
 
     @property
     def suspicious(self) -> bool:
@@ -124,24 +133,17 @@ class Whisper:
 
     def transcribe(self, samples: Samples) -> Transcript:
         """Transcribe mono samples at 16 kHz, any length."""
-        pieces = [self._transcribe_piece(piece) for piece in _pieces(samples)]
-        heard = [piece for piece in pieces if piece.rejection is None]
-        if len(pieces) == 1:
-            return pieces[0]
-        telling = heard or pieces
-        seconds = sum(piece.audio_seconds for piece in telling)
-        return Transcript(
-            text=" ".join(piece.text for piece in heard),
-            audio_seconds=len(samples) / SAMPLE_RATE_HZ,
-            rejection=None if heard else pieces[0].rejection,
-            no_speech_probability=min(piece.no_speech_probability for piece in telling),
-            average_log_probability=sum(
-                piece.average_log_probability * piece.audio_seconds for piece in telling
-            )
-            / seconds,
-            compression_ratio=max(piece.compression_ratio for piece in telling),
-            decodes=sum(piece.decodes for piece in pieces),
-        )
+        pieces: list[Transcript] = []
+        position = 0
+        while position < len(samples) or not pieces:
+            window = samples[position : position + LONGEST_WINDOW_S * SAMPLE_RATE_HZ]
+            piece, covered = self._transcribe_window(window)
+            pieces.append(piece)
+            is_last = position + len(window) == len(samples)
+            if is_last and not _goes_on(window, covered):
+                break
+            position += covered
+        return pieces[0] if len(pieces) == 1 else _joined(pieces, len(samples) / SAMPLE_RATE_HZ)
 
     def warm_up(self) -> None:
         """Run every window length once."""
@@ -149,24 +151,25 @@ class Whisper:
         for window_s in (_SHORTEST_WINDOW_S, _SECOND_WINDOW_S, LONGEST_WINDOW_S):
             self._decode(noise, window_s)
 
-    def _transcribe_piece(self, samples: Samples) -> Transcript:
+    def _transcribe_window(self, samples: Samples) -> tuple[Transcript, int]:
+        """The transcript of at most 30 s, and how many of the samples it covers."""
         seconds = len(samples) / SAMPLE_RATE_HZ
         if _loudest_dbfs(samples) < _SILENCE_DBFS:
-            return Transcript("", seconds, "silence", 1.0, 0.0, 0.0, decodes=0)
+            return Transcript("", seconds, "silence", 1.0, 0.0, 0.0, decodes=0), len(samples)
         decodes: list[_Decode] = []
         for window_s in _windows(seconds):
             decodes.append(self._decode(samples, window_s))
             if not decodes[-1].suspicious or _agree(decodes):
                 break
         best = decodes[-1]
-        segments: Sequence[str] = best.segments
+        segments: Sequence[_Segment] = best.segments
         if best.suspicious and not _agree(decodes):
             segments = _before_the_loop(segments)
-        text = " ".join(segments)
+        text = _text(segments)
         rejection = rejection_of(normalise(text), best.no_speech_probability, best.log_probability)
-        if not segments and best.segments:
+        if best.segments and not segments:
             rejection = "repetition"
-        return Transcript(
+        transcript = Transcript(
             text="" if rejection else text,
             audio_seconds=seconds,
             rejection=rejection,
@@ -175,6 +178,9 @@ class Whisper:
             compression_ratio=compression_ratio(best.text),
             decodes=len(decodes),
         )
+        end_s = segments[-1].end_s if segments and not rejection else None
+        covered = len(samples) if end_s is None else min(int(end_s * SAMPLE_RATE_HZ), len(samples))
+        return transcript, covered
 
     def _decode(self, samples: Samples, window_s: int) -> _Decode:
         seconds = len(samples) / SAMPLE_RATE_HZ
@@ -206,19 +212,19 @@ class Whisper:
         window[0, :, : frames.shape[1]] = frames
         return self._network.encode(ctranslate2.StorageView.from_array(window))
 
-    def _segments(self, tokens: Sequence[int], seconds: float) -> Iterator[str]:
+    def _segments(self, tokens: Sequence[int], seconds: float) -> Iterator[_Segment]:
         """The texts between timestamps, up to the first that would begin after the sound."""
         first_timestamp: int = self._tokenizer.timestamp_begin
         begin_s, words = 0.0, list[int]()
-        for token in [*tokens, first_timestamp]:
-            if token < first_timestamp:
+        for token in [*tokens, None]:
+            if token is not None and token < first_timestamp:
                 words.append(token)
                 continue
+            end_s = None if token is None else (token - first_timestamp) * _SECONDS_PER_TIMESTAMP
             text = self._tokenizer.decode(words).strip()
             if text and begin_s < max(seconds - 0.1, 0.1):
-                yield text
-            words = []
-            begin_s = (token - first_timestamp) * _SECONDS_PER_TIMESTAMP
+                yield _Segment(text, begin_s, end_s)
+            begin_s, words = end_s or 0.0, []
 
 
 def load_whisper(
@@ -271,19 +277,25 @@ def _windows(seconds: float) -> Iterator[int]:
     yield LONGEST_WINDOW_S
 
 
+def _text(segments: Sequence[_Segment]) -> str:
+    return " ".join(segment.text for segment in segments)
+
+
 def _agree(decodes: Sequence[_Decode]) -> bool:
     """Whether two windows gave the same words: then a repetition is the speaker's own."""
-    return len(decodes) > 1 and (
-        normalise(decodes[-1].text) == normalise(decodes[-2].text) and not decodes[-1].budget_spent
+    return (
+        len(decodes) > 1
+        and not decodes[-1].budget_spent
+        and normalise(decodes[-1].text) == normalise(decodes[-2].text)
     )
 
 
-def _before_the_loop(segments: Sequence[str]) -> Sequence[str]:
+def _before_the_loop(segments: Sequence[_Segment]) -> Sequence[_Segment]:
     """The most leading segments that contain no loop."""
     kept = list(segments)
     while kept and (
-        repeats_itself(normalise(" ".join(kept)))
-        or compression_ratio(" ".join(kept)) > HIGHEST_COMPRESSION_RATIO
+        repeats_itself(normalise(_text(kept)))
+        or compression_ratio(_text(kept)) > HIGHEST_COMPRESSION_RATIO
     ):
         kept.pop()
     return kept
@@ -298,18 +310,29 @@ def _loudest_dbfs(samples: Samples) -> float:
     return 10 * math.log10(max(float(power), 1e-12))
 
 
-def _pieces(samples: Samples) -> Iterator[Samples]:
-    """The sound in pieces of at most 28 s, cut where it is quietest.
+def _goes_on(samples: Samples, covered: int) -> bool:
+    """Whether enough sound follows the covered samples to contain words that were skipped."""
+    rest = samples[covered:]
+    return (
+        covered > 0
+        and len(rest) > _UNCOVERED_S * SAMPLE_RATE_HZ
+        and _loudest_dbfs(rest) > _loudest_dbfs(samples) - _QUIET_DB
+    )
 
-    Where a piece ends depends only on the sound before its 28th second, so a growing utterance is
-    always cut at the same places.
-    """
-    frame = int(_CUT_FRAME_S * SAMPLE_RATE_HZ)
-    while len(samples) > _CUT_TO_S * SAMPLE_RATE_HZ:
-        first = _CUT_FROM_S * SAMPLE_RATE_HZ
-        stretch = samples[first : _CUT_TO_S * SAMPLE_RATE_HZ].reshape(-1, frame)
-        quietest = int(np.square(stretch).mean(axis=1).argmin())
-        cut = first + quietest * frame + frame // 2
-        yield samples[:cut]
-        samples = samples[cut:]
-    yield samples
+
+def _joined(pieces: Sequence[Transcript], audio_seconds: float) -> Transcript:
+    """One transcript of consecutive windows; a rejected window is left out if another has text."""
+    heard = [piece for piece in pieces if piece.rejection is None]
+    telling = heard or pieces
+    seconds = sum(piece.audio_seconds for piece in telling)
+    return Transcript(
+        text=" ".join(piece.text for piece in heard),
+        audio_seconds=audio_seconds,
+        rejection=None if heard else pieces[0].rejection,
+        no_speech_probability=min(piece.no_speech_probability for piece in telling),
+        average_log_probability=sum(
+            piece.average_log_probability * piece.audio_seconds / seconds for piece in telling
+        ),
+        compression_ratio=max(piece.compression_ratio for piece in telling),
+        decodes=sum(piece.decodes for piece in pieces),
+    )
