@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
@@ -157,14 +158,15 @@ def websocket_url(url: str) -> str:
 
 
 def _refusal(address: str, status: int) -> AssistantError:
-    if status in (401, 403):
+    if status == HTTPStatus.UNAUTHORIZED:
         return AccessDenied(
             f"{address} does not accept this key: pass one of the server's api_keys."
         )
-    if status in (429, 503):
+    if status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
         return ServerNotReady(
             f"{address} is not ready or full (HTTP {status}): try again in a moment."
         )
     return ServerUnreachable(
-        f"{address} is not an assistant's address (HTTP {status}): correct it."
+        f"{address} takes no dialogues (HTTP {status}): correct the address; "
+        f"an assistant's own path is {ENDPOINT}."
     )

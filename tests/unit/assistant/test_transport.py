@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import http
 import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
@@ -23,7 +23,7 @@ KEY = "right"
 
 @asynccontextmanager
 async def websocket_server(
-    status: http.HTTPStatus | None = None, close_code: int | None = None
+    status: HTTPStatus | None = None, close_code: int | None = None
 ) -> AsyncIterator[str]:
     """A scripted server on a free port that refuses with `status`, or hangs up when asked."""
 
@@ -31,7 +31,7 @@ async def websocket_server(
         if status is not None:
             return connection.respond(status, "")
         if request.headers.get("Authorization") != f"Bearer {KEY}":
-            return connection.respond(http.HTTPStatus.UNAUTHORIZED, "")
+            return connection.respond(HTTPStatus.UNAUTHORIZED, "")
         return None
 
     async def talk(websocket: ServerConnection) -> None:
@@ -85,19 +85,20 @@ def test_a_wrong_key_is_denied() -> None:
 
 def test_a_server_that_still_loads_is_not_ready() -> None:
     async def talk() -> None:
-        async with websocket_server(http.HTTPStatus.SERVICE_UNAVAILABLE) as url, connect(url):
+        async with websocket_server(HTTPStatus.SERVICE_UNAVAILABLE) as url, connect(url):
             pass
 
     with pytest.raises(ServerNotReady, match="try again"):
         asyncio.run(talk())
 
 
-def test_a_page_that_is_no_assistant_is_told_from_one() -> None:
+@pytest.mark.parametrize("status", [HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN])
+def test_an_address_that_takes_no_dialogues_is_said_to_be_wrong(status: HTTPStatus) -> None:
     async def talk() -> None:
-        async with websocket_server(http.HTTPStatus.NOT_FOUND) as url, connect(url):
+        async with websocket_server(status) as url, connect(url):
             pass
 
-    with pytest.raises(ServerUnreachable, match="404"):
+    with pytest.raises(ServerUnreachable, match=str(status.value)):
         asyncio.run(talk())
 
 
