@@ -96,12 +96,12 @@ class LlmConfig(_Section):
     """Answers generated at the same time; more wait."""
     context_tokens: int = Field(default=2048, ge=256)
     max_new_tokens: int = Field(default=120, ge=1)
-    temperature: float = Field(default=0.2, ge=0, le=2)
+    temperature: float = Field(default=0.0, ge=0, le=2)
     """0 always takes the likeliest token."""
-    top_p: float = Field(default=0.9, gt=0, le=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0)
     """0 does not limit."""
-    repetition_penalty: float = Field(default=1.1, ge=1, le=2)
+    repetition_penalty: float = Field(default=1.0, ge=1, le=2)
     seed: int | None = Field(default=None, ge=0)
     """Makes sampled answers repeatable; unset draws anew each time."""
     instructions: str = (
