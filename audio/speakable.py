@@ -156,8 +156,6 @@ class SpeakableStream:
         if marks < 3:
             self._within = _Within.LINE
             return True
-        # What came before must not wait for the code to end.
-        self._output.break_line(self._position)
         line, ended, _ = self._pending.partition("\n")
         if mark in line[marks:]:
             self._within = _Within.LINE  # ```closed in its own line```

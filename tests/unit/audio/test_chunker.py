@@ -298,6 +298,14 @@ def test_a_long_sentence_is_cut_at_a_comma_rather_than_at_a_space() -> None:
     ]
 
 
+def test_a_long_sentence_is_not_cut_into_a_crumb_and_the_rest() -> None:
+    answer = "Well, one two three four five six seven eight nine ten eleven twelve thirteen"
+    assert texts(chunks_of(answer, first_min_words=0, max_chars=50)) == [
+        "Well, one two three four five six seven eight",
+        "nine ten eleven twelve thirteen",
+    ]
+
+
 @pytest.mark.parametrize("answer", ["a" * 1000, "字" * 1000, "ab " * 400, "ab, " * 300, "ก็" * 500])
 def test_no_chunk_is_longer_than_the_maximum(answer: str) -> None:
     chunks = chunks_of(answer, max_chars=120)

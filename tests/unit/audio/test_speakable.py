@@ -25,6 +25,7 @@ SPOKEN = {
     "5 < 10 and 10 > 5": "5 < 10 and 10 > 5",
     "2 * 3 * 4 is 24": "2 * 3 * 4 is 24",
     "2*3*4 is 24": "2*3*4 is 24",
+    "**2*3 is 6**": "2*3 is 6",
     "a snake_case_name and f(x)*g(x)": "a snake_case_name and f(x)*g(x)",
     "about ~5 of them": "about ~5 of them",
     "a<b and c>d": "a<b and c>d",
