@@ -19,6 +19,8 @@ from tests.fakes import fake_stages
 
 PATIENCE_S = 20.0
 """No test waits longer than this for what must happen."""
+LOADING_PATIENCE_S = 180.0
+"""The same, for models to be loaded and warmed on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,23 @@ class LiveServer:
             assert time.monotonic() < deadline_s, f"{line} is {self.metric(line)}, not {value}"
 
 
+def scripted(config: Config) -> Stages:
+    """Return stages that need no model."""
+    return fake_stages(config=config)
+
+
 @contextmanager
 def serving(
-    config: Config | None = None, make_stages: Callable[[Config], Stages] | None = None
+    config: Config | None = None, make_stages: Callable[[Config], Stages] | None = scripted
 ) -> Iterator[LiveServer]:
-    """Run a server; leaving shuts it down gracefully."""
+    """Run a server until it is ready; leaving shuts it down gracefully.
+
+    With `make_stages=None` it loads the models that `config` names.
+    """
     config = config or Config()
-    stages = (make_stages or (lambda config: fake_stages(config=config)))(config)
-    app = create_app(config, stages=stages)
+    loaded = threading.Event()
+    stages = make_stages(config) if make_stages else None
+    app = create_app(config, stages=stages, on_ready=loaded.set, on_failure=loaded.set)
     listener = listen("127.0.0.1", 0)
     host, port = listener.getsockname()
     server = make_uvicorn(app, config)
@@ -64,7 +75,8 @@ def serving(
     thread.start()
     try:
         live = LiveServer(f"{host}:{port}", app)
-        httpx.get(f"{live.http}/healthz", timeout=PATIENCE_S)
+        assert loaded.wait(LOADING_PATIENCE_S), "the server was not ready in time"
+        assert app.state.server.failure is None, app.state.server.failure
         yield live
     finally:
         server.should_exit = True
