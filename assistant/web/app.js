@@ -24,6 +24,7 @@ const waterfall = new Waterfall({ list: byId("turns"), empty: byId("no-turns") }
 let context = null; // the AudioContext, made in the user's first gesture
 let player = null;
 let microphone = null;
+let dropouts = 0;
 const probe = new Probe(() => context?.currentTime ?? null);
 window.assistantProbe = probe;
 
@@ -155,9 +156,10 @@ function onPlayer(event) {
     tellPosition(responseId, positionMs + 1);
     captions.finished(session.items.get(responseId));
   }
+  if (type === "underrun" || type === "skip") dropouts += 1;
   if (event.targetMs) {
-    const dropouts = event.underruns > 0 ? `, dropouts: ${event.underruns}` : "";
-    byId("buffer").textContent = `Buffer ${Math.round(event.targetMs)} ms${dropouts}`;
+    const lost = dropouts > 0 ? `, dropouts: ${dropouts}` : "";
+    byId("buffer").textContent = `Buffer ${Math.round(event.targetMs)} ms${lost}`;
   }
   for (const { level } of event.levels ?? []) presence.level(level);
   show();

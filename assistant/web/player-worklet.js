@@ -5,14 +5,18 @@ import { Playout } from "./playout.js";
 import { Resampler } from "./resampler.js";
 
 const REPORT_BLOCKS = Math.round((0.05 * sampleRate) / 128); // about every 50 ms
+const SILENT_REPORTS = 4; // after the sound, so that the silence is on record too
+const STEADY_BLOCKS = 8;
 const LEVEL_BLOCKS = Math.round((0.01 * sampleRate) / 128); // a level about every 10 ms
 
 class Player extends AudioWorkletProcessor {
   #playout = new Playout(sampleRate);
   #streams = new Map(); // response id → its audio on the way from the wire's rate to ours
   #blocks = 0;
+  #nextFrame = 0; // where the next block lies if the browser leaves none out
+  #steadyBlocks = 0; // blocks in a row, up to what is asked for
   #levels = [];
-  #silentBlocks = 0;
+  #silentReports = 0;
   #energy = 0;
 
   constructor() {
@@ -63,12 +67,26 @@ class Player extends AudioWorkletProcessor {
   }
 
   process(_inputs, [[output]]) {
-    this.#playout.render(output);
+    this.#watchClock(output.length);
+    // A young context leaves blocks out once it gets going; sound given to it before that is lost.
+    if (this.#steadyBlocks === STEADY_BLOCKS) this.#playout.render(output);
     this.#measure(output);
     this.#reportEvents();
     this.#blocks += 1;
     if (this.#blocks % REPORT_BLOCKS === 0) this.#reportProgress();
     return true;
+  }
+
+  #watchClock(blockFrames) {
+    const skipped = currentFrame - this.#nextFrame;
+    this.#nextFrame = currentFrame + blockFrames;
+    if (this.#steadyBlocks < STEADY_BLOCKS) {
+      this.#steadyBlocks = skipped === 0 ? this.#steadyBlocks + 1 : 0;
+    } else if (skipped > 0 && this.#playout.playing) {
+      const { responseId } = this.#playout.current;
+      const gapMs = (skipped / sampleRate) * 1000;
+      this.port.postMessage({ type: "skip", responseId, time: currentFrame / sampleRate, gapMs });
+    }
   }
 
   #drain(responseId, stream) {
@@ -86,7 +104,7 @@ class Player extends AudioWorkletProcessor {
     if ((this.#blocks + 1) % LEVEL_BLOCKS !== 0) return;
     const level = Math.sqrt(this.#energy / LEVEL_BLOCKS);
     this.#energy = 0;
-    this.#levels.push({ time: (currentFrame + output.length) / sampleRate, level });
+    this.#levels.push({ time: this.#nextFrame / sampleRate, level });
   }
 
   #reportEvents() {
@@ -103,18 +121,17 @@ class Player extends AudioWorkletProcessor {
     this.#playout.events.length = 0;
   }
 
-  /** While something sounds, and for a moment after so that the silence is on record too. */
   #reportProgress() {
     const levels = this.#levels;
     this.#levels = [];
-    this.#silentBlocks = this.#playout.playing ? 0 : this.#silentBlocks + 1;
-    if (this.#silentBlocks > 4) return;
-    const { responseId = null, position = 0 } = this.#playout.current ?? {};
+    this.#silentReports = this.#playout.playing ? 0 : this.#silentReports + 1;
+    if (this.#silentReports > SILENT_REPORTS) return;
+    const { current } = this.#playout; // one that ran dry has its place too
     this.port.postMessage({
       type: "progress",
-      responseId: this.#playout.playing ? responseId : null,
-      time: (currentFrame + 128) / sampleRate,
-      positionMs: (position / sampleRate) * 1000,
+      responseId: current?.started ? current.responseId : null,
+      time: this.#nextFrame / sampleRate,
+      positionMs: ((current?.position ?? 0) / sampleRate) * 1000,
       levels,
     });
   }

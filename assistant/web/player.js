@@ -5,8 +5,9 @@
  * comes before the worklet is loaded waits for it, in order.
  *
  * `onEvent` gets `{type, responseId, time, positionMs, …}`: `started`, `audible`, `progress`
- * (every 50 ms, with `levels`), `underrun`, `finished`, `cut`.  `time` is on the context's clock in
- * seconds, `positionMs` counts from the start of that answer's audio.
+ * (every 50 ms, with `levels`), `underrun` (audio came too late), `skip` (the browser did: it left
+ * out `gapMs`), `finished`, `cut`.  `time` is on the context's clock in seconds, `positionMs` counts
+ * from the start of that answer's audio.
  */
 export class Player {
   /** `{responseId, positionMs}` of the answer that sounds; `null` in silence. */
@@ -79,7 +80,7 @@ export class Player {
   #receive(event) {
     const { type, responseId, positionMs } = event;
     if (type === "cut" || type === "finished") this.playing = null;
-    else if (responseId !== null) this.playing = { responseId, positionMs };
+    else if (responseId !== null && positionMs !== undefined) this.playing = { responseId, positionMs };
     if (type === "cut") this.#stopped(responseId === null ? null : event);
     this.#onEvent(event);
   }

@@ -6,7 +6,7 @@
  * | `events` | `{direction: "in" \| "out", time, event}`; audio is replaced by its number of bytes |
  * | `inputLevels` | `{time, level}` of each 20 ms microphone frame (root mean square) |
  * | `outputLevels` | `{time, level}` of each 10 ms that went to the loudspeaker |
- * | `playback` | the player's events: `started`, `audible`, `progress`, `underrun`, `finished`, `cut` |
+ * | `playback` | the player's events, without their levels; `player.js` says which there are |
  * | `turns` | `{timeline, measuredTtfaMs}` of each finished turn |
  * | `soundStoppedAt` | when the last answer fell silent: the end of the faded block, or of the answer |
  * | `capturedAt(ms)` | when the sample `ms` into the session's appended audio was captured |

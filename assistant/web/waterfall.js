@@ -84,7 +84,7 @@ function chart(steps, timeline) {
   const at = (ms) => `${((100 * Math.max(0, ms)) / end).toFixed(2)}%`;
   const height = steps.length * ROW;
 
-  const plot = svg("svg", { class: "plot", height: height + AXIS });
+  const plot = svg("svg", { class: "plot", height: height + AXIS, "aria-hidden": "true" });
   for (const tick of ticks) {
     plot.append(
       svg("line", { class: "grid", x1: at(tick), x2: at(tick), y1: 0, y2: height }),

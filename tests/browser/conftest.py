@@ -87,7 +87,8 @@ def server(running_server: FakeServer) -> Iterator[FakeServer]:
 def page(browser: Browser, server: FakeServer) -> Iterator[Page]:
     """A fresh page that is not open yet; an error in its own code fails the test."""
     errors: list[str] = []
-    with browser.new_context() as context:
+    # Waiting for a condition evaluates text in the page, which its policy rightly forbids.
+    with browser.new_context(bypass_csp=True) as context:
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
         yield page

@@ -1,0 +1,257 @@
+"""When something is missing or breaks, the page says what to do, and typing goes on working."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import FAKE_MICROPHONE, Launch
+from tests.browser.fake_server import (
+    FakeServer,
+    Line,
+    answer,
+    begin_answer,
+    echo_question,
+    end_answer,
+    sound,
+    tone,
+)
+
+ANSWER = "Because of the air."
+REMEMBER_STREAM = """
+  const devices = navigator.mediaDevices;
+  const open = devices.getUserMedia.bind(devices);
+  devices.getUserMedia = async (wishes) => (window.stream = await open(wishes));
+"""
+
+
+async def answers(line: Line) -> None:
+    number = 0
+    while True:
+        await echo_question(line)
+        number += 1
+        await answer(line, f"a{number}", ANSWER, tone(0.2), generation=number)
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_label("Your question").fill(text)
+    page.get_by_role("button", name="Send").click()
+
+
+def expect_typing_works(page: Page) -> None:
+    ask(page, "Why is the sky blue?")
+    expect(page.locator(".caption.assistant").last).to_have_text(f"Assistant{ANSWER}")
+
+
+@pytest.fixture(scope="module")
+def without_devices(launch: Launch) -> Browser:
+    return launch("--use-fake-ui-for-media-stream")
+
+
+@pytest.fixture(scope="module")
+def with_strict_permissions(launch: Launch) -> Browser:
+    return launch("--use-fake-device-for-media-stream")
+
+
+@pytest.fixture(scope="module")
+def elsewhere(launch: Launch) -> Browser:
+    """A browser to which this machine is another one."""
+    return launch("--host-resolver-rules=MAP assistant.test 127.0.0.1", *FAKE_MICROPHONE)
+
+
+class TestMicrophone:
+    def test_blocked(self, with_strict_permissions: Browser, server: FakeServer) -> None:
+        server.script = answers
+        with with_strict_permissions.new_context(permissions=[]) as context:
+            page = context.new_page()
+            page.goto(server.url)
+            page.get_by_role("button", name="Start microphone").click()
+            alert = page.get_by_role("alert")
+            expect(alert).to_contain_text("The microphone is blocked for this page.")
+            expect(alert).to_contain_text("Allow it in the site settings")
+            expect_typing_works(page)
+            context.grant_permissions(["microphone"])
+            alert.get_by_role("button", name="Try again").click()
+            expect(page.get_by_role("button", name="Stop microphone")).to_be_visible()
+            expect(alert).to_be_hidden()
+
+    def test_none_there(self, without_devices: Browser, server: FakeServer) -> None:
+        server.script = answers
+        with without_devices.new_context() as context:
+            page = context.new_page()
+            page.goto(server.url)
+            page.get_by_role("button", name="Start microphone").click()
+            expect(page.get_by_role("alert")).to_contain_text(
+                "No microphone was found. Plug one in"
+            )
+            expect_typing_works(page)
+
+    def test_taken_away(self, page: Page, server: FakeServer) -> None:
+        server.script = answers
+        page.add_init_script(REMEMBER_STREAM)
+        page.goto(server.url)
+        page.get_by_role("button", name="Start microphone").click()
+        page.get_by_role("button", name="Stop microphone").wait_for()
+        page.evaluate("stream.getTracks()[0].dispatchEvent(new Event('ended'))")
+        expect(page.get_by_role("alert")).to_contain_text("The microphone is gone.")
+        page.get_by_role("alert").get_by_role("button", name="Start again").click()
+        expect(page.get_by_role("button", name="Stop microphone")).to_be_visible()
+
+    def test_is_released_when_stopped(self, page: Page, server: FakeServer) -> None:
+        page.add_init_script(REMEMBER_STREAM)
+        page.goto(server.url)
+        page.get_by_role("button", name="Start microphone").click()
+        page.get_by_role("button", name="Stop microphone").click()
+        assert page.evaluate("stream.getTracks().map((track) => track.readyState)") == ["ended"]
+
+
+class TestInsecurePage:
+    def test_asks_for_written_answers(self, elsewhere: Browser, server: FakeServer) -> None:
+        async def writes(line: Line) -> None:
+            update = await line.expect("session.update")
+            assert update["session"]["output_modalities"] == ["text"]
+            await echo_question(line)
+            await begin_answer(line, "a")
+            place = {"response_id": "resp_a", "item_id": "item_a", "output_index": 0}
+            await line.send("response.output_text.delta", **place, content_index=0, delta=ANSWER)
+            await end_answer(line, "a", ANSWER)
+
+        server.script = writes
+        with elsewhere.new_context() as context:
+            page = context.new_page()
+            page.goto(server.url.replace("127.0.0.1", "assistant.test"))
+            alert = page.get_by_role("alert")
+            expect(alert).to_contain_text("secure pages only. Open this page over https")
+            page.get_by_role("button", name="Start microphone").click()
+            expect(alert).to_be_visible()
+            expect_typing_works(page)
+            expect(page.get_by_role("status")).to_contain_text("Ready")
+
+
+class TestConnection:
+    def test_waits_for_the_models(self, page: Page, server: FakeServer) -> None:
+        server.ready = False
+        page.goto(server.url)
+        alert = page.get_by_role("alert")
+        expect(alert).to_contain_text("The assistant is still loading its models.")
+        expect(page.get_by_role("status")).to_contain_text("Not connected")
+        server.ready = True
+        expect(page.get_by_text("Connected", exact=True)).to_be_visible(timeout=10_000)
+        expect(alert).to_be_hidden()
+        expect(page.locator(".divider")).to_have_count(0)  # no conversation was lost
+
+    def test_keeps_the_question_that_could_not_be_sent(
+        self, page: Page, server: FakeServer
+    ) -> None:
+        server.ready = False
+        page.goto(server.url)
+        expect(page.get_by_role("alert")).to_be_visible()
+        ask(page, "Is anybody there?")
+        expect(page.get_by_role("alert")).to_contain_text("Your question was not sent")
+        expect(page.get_by_label("Your question")).to_have_value("Is anybody there?")
+
+    def test_comes_back_and_says_that_it_remembers_nothing(
+        self, page: Page, server: FakeServer
+    ) -> None:
+        async def leaves(line: Line) -> None:
+            await echo_question(line)
+            await answer(line, "a", ANSWER, tone(0.2), generation=1)
+            await line.played("resp_a", 200)
+            server.script = answers
+            server.ready = False
+            await line.hang_up(reason="server_shutdown")
+
+        server.script = leaves
+        page.goto(server.url)
+        expect_typing_works(page)
+        alert = page.get_by_role("alert")
+        expect(alert).to_contain_text("The connection was lost. This page is reconnecting")
+        expect(alert).to_contain_text("(server_shutdown)")
+        server.ready = True
+        expect(page.get_by_text("Connected", exact=True)).to_be_visible(timeout=10_000)
+        expect(page.locator(".divider")).to_have_text(
+            "Reconnected. A new conversation begins here."
+        )
+        expect(alert).to_be_hidden()
+        expect_typing_works(page)
+        page.wait_for_function(  # generations count from the start again, and still are played
+            "assistantProbe.playback.filter(({type}) => type === 'finished').length === 2"
+        )
+
+    def test_lost_in_the_middle_of_an_answer_ends_the_sound(
+        self, page: Page, server: FakeServer
+    ) -> None:
+        async def leaves(line: Line) -> None:
+            await echo_question(line)
+            await begin_answer(line, "a")
+            await sound(line, "a", tone(10), generation=1)
+            await line.played("resp_a", 300)
+            await line.hang_up()
+
+        server.script = leaves
+        page.goto(server.url)
+        ask(page, "Why is the sky blue?")
+        page.wait_for_function("assistantProbe.soundStoppedAt !== null")
+        expect(page.locator(".caption.assistant")).to_be_visible()
+        expect(page.get_by_role("status")).to_contain_text("Ready")
+
+    def test_without_a_server(self, page: Page, server: FakeServer) -> None:
+        with FakeServer() as short_lived:
+            page.goto(short_lived.url)
+            expect(page.get_by_text("Connected", exact=True)).to_be_visible()
+        alert = page.get_by_role("alert")
+        expect(alert).to_contain_text("The assistant cannot be reached. See that the server runs")
+        expect(alert.get_by_role("button", name="Try now")).to_be_visible()
+
+    def test_error_of_the_server_is_shown(self, page: Page, server: FakeServer) -> None:
+        async def complains(line: Line) -> None:
+            error = {"type": "server_error", "code": "oops", "message": "The recogniser is stuck."}
+            await line.send("error", error=error)
+
+        server.script = complains
+        page.goto(server.url)
+        expect(page.get_by_role("alert")).to_contain_text(
+            "The assistant reported a problem. The recogniser is stuck."
+        )
+
+    def test_failed_answer_says_so_in_its_place(self, page: Page, server: FakeServer) -> None:
+        async def fails(line: Line) -> None:
+            await echo_question(line)
+            await begin_answer(line, "a")
+            error = {"type": "server_error", "code": "model_failed", "message": "Ask once more."}
+            failed = {"object": "realtime.response", "id": "resp_a", "status": "failed"}
+            details = {"type": "failed", "error": error}
+            await line.send("response.done", response={**failed, "status_details": details})
+
+        server.script = fails
+        page.goto(server.url)
+        ask(page, "Why is the sky blue?")
+        expect(page.locator(".caption.assistant")).to_contain_text("Ask once more.")
+        expect(page.get_by_role("status")).to_contain_text("Ready")
+
+
+@pytest.fixture
+def silenced(page: Page) -> Iterator[Page]:
+    """A page whose browser does not let sound start by itself."""
+    page.add_init_script("""
+      const Original = AudioContext;
+      window.AudioContext = class extends Original {
+        constructor(...given) { super(...given); this.suspend(); window.audio = this; }
+        resume() { return window.allowed ? super.resume() : new Promise(() => {}); }
+      };
+    """)
+    return page
+
+
+def test_held_back_sound_has_a_button(silenced: Page, server: FakeServer) -> None:
+    server.script = answers
+    silenced.goto(server.url)
+    ask(silenced, "Why is the sky blue?")
+    alert = silenced.get_by_role("alert")
+    expect(alert).to_contain_text("The browser holds the sound back.")
+    silenced.evaluate("window.allowed = true")
+    alert.get_by_role("button", name="Turn on sound").click()
+    expect(alert).to_be_hidden()
+    silenced.wait_for_function("assistantProbe.playback.some(({type}) => type === 'finished')")
