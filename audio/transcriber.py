@@ -51,6 +51,7 @@ _MOST_TOKENS = 224
 # the decoder has skipped something and is sent back there.
 _UNCOVERED_S = 2.5
 _QUIET_DB = 20.0
+_LEAST_HEADWAY_S = 1.0
 
 # Below this level in every 30 ms there is nothing to hear: a muted microphone.
 _SILENCE_DBFS = -65.0
@@ -178,9 +179,7 @@ class Whisper:
             compression_ratio=compression_ratio(best.text),
             decodes=len(decodes),
         )
-        end_s = segments[-1].end_s if segments and not rejection else None
-        covered = len(samples) if end_s is None else min(int(end_s * SAMPLE_RATE_HZ), len(samples))
-        return transcript, covered
+        return transcript, len(samples) if rejection else _covered(segments, len(samples))
 
     def _decode(self, samples: Samples, window_s: int) -> _Decode:
         seconds = len(samples) / SAMPLE_RATE_HZ
@@ -310,12 +309,22 @@ def _loudest_dbfs(samples: Samples) -> float:
     return 10 * math.log10(max(float(power), 1e-12))
 
 
+def _covered(segments: Sequence[_Segment], sample_count: int) -> int:
+    """How many of the samples the segments account for, by their last timestamp.
+
+    All of them if there is no timestamp, or none that makes headway.
+    """
+    end_s = segments[-1].end_s if segments else None
+    if end_s is None or end_s < _LEAST_HEADWAY_S:
+        return sample_count
+    return min(int(end_s * SAMPLE_RATE_HZ), sample_count)
+
+
 def _goes_on(samples: Samples, covered: int) -> bool:
     """Whether enough sound follows the covered samples to contain words that were skipped."""
     rest = samples[covered:]
     return (
-        covered > 0
-        and len(rest) > _UNCOVERED_S * SAMPLE_RATE_HZ
+        len(rest) > _UNCOVERED_S * SAMPLE_RATE_HZ
         and _loudest_dbfs(rest) > _loudest_dbfs(samples) - _QUIET_DB
     )
 
