@@ -6,6 +6,7 @@ Labels are few and closed: no identifier of a session, a user or a turn ever bec
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from prometheus_client import (
     CollectorRegistry,
@@ -64,6 +65,9 @@ class Metrics:
         self._sessions = Gauge("assistant_sessions", "Open sessions.", registry=registry)
         self._session_ends = counter("session_ends", "Sessions that ended.", "reason")
         self._refused = counter("refused_sessions", "Connections turned away.", "reason")
+        # What must not grow with the number of sessions that have come and gone.
+        self._threads = Gauge("assistant_threads", "Threads of Python.", registry=registry)
+        self._tasks = Gauge("assistant_tasks", "Tasks of the event loop.", registry=registry)
         self._lag = Histogram(
             "assistant_event_loop_lag_seconds",
             "How much later than asked the event loop woke up.",
@@ -119,5 +123,7 @@ class Metrics:
             self._lag.observe(max(0.0, loop.time() - due_s))
 
     def exposition(self) -> bytes:
-        """Return all metrics in the Prometheus text format."""
+        """Return all metrics in the Prometheus text format. To be called on the event loop."""
+        self._threads.set(threading.active_count())
+        self._tasks.set(len(asyncio.all_tasks()))
         return generate_latest(self._registry)
