@@ -169,6 +169,8 @@ class RealtimeConnection:
             event = parse_event(message)
             event_id = event.event_id
             await self._carry_out(event)
+            # The core answers before the next event is taken, so that its answers count as waiting.
+            await asyncio.sleep(0)
         except (AssistantError, AudioError) as error:
             refusal = from_exception(error)
             refusal.event_id = refusal.event_id or event_id

@@ -254,6 +254,16 @@ def test_a_client_that_stops_reading_is_told_why_it_was_ended(
         assert receive(other)["type"] == "error"
 
 
+def test_a_client_that_asks_fast_and_reads_gets_every_answer() -> None:
+    questions = 500  # far more than the outbox holds
+    with serving(config(outbox_frames=16)) as server, connect(server.websocket) as socket:
+        receive(socket)
+        for number in range(questions):
+            socket.send(json.dumps({"type": "response.cancel", "event_id": str(number)}))
+        answers = [receive(socket)["error"]["event_id"] for _ in range(questions)]
+        assert answers == [str(number) for number in range(questions)]
+
+
 def test_a_silent_session_is_closed() -> None:
     with serving(config(idle_close_s=0.2)) as server, connect(server.websocket) as socket:
         assert closing(socket) == (1000, "idle_timeout")
