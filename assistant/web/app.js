@@ -4,7 +4,7 @@ import { Captions } from "./captions.js";
 import { Microphone, MicrophoneError, SampleClock } from "./capture.js";
 import { Connection } from "./connection.js";
 import { byId } from "./dom.js";
-import { NoticeBoard } from "./notices.js";
+import { NOTICES, NoticeBoard } from "./notices.js";
 import { WIRE_RATE_HZ, fromBase64 } from "./pcm.js";
 import { Player } from "./player.js";
 import { Presence } from "./presence.js";
@@ -25,6 +25,7 @@ let context = null; // the AudioContext, made in the user's first gesture
 let player = null;
 let microphone = null;
 let dropouts = 0;
+let questionWaits = false; // in the box, until there is a connection to send it over
 const probe = new Probe(() => context?.currentTime ?? null);
 window.assistantProbe = probe;
 
@@ -203,7 +204,9 @@ async function interrupt() {
 async function ask(text) {
   openAudio();
   if (!connection.isOpen) {
-    notices.show("notConnected");
+    questionWaits = true;
+    notices.show("questionWaits");
+    connection.connect();
     return false;
   }
   await interrupt();
@@ -215,7 +218,7 @@ async function ask(text) {
   });
   connection.send({ type: "response.create" });
   session.thinking = true;
-  notices.clear("notConnected", "serverError");
+  notices.clear("serverError");
   show();
   return true;
 }
@@ -283,20 +286,23 @@ function watchSound() {
 
 // -- the line -------------------------------------------------------------------------------
 
-function onPhase({ phase, resumed, reason, message }) {
+function onPhase({ phase, resumed, reason }) {
   const labels = { connecting: "Connecting", open: "Connected", waiting: "Not connected" };
   document.querySelector(".link").dataset.phase = phase;
   byId("link-label").textContent = labels[phase];
   if (phase === "open") {
     beginSession();
-    notices.clear("loading", "unreachable", "refused", "lost", "notConnected");
+    notices.clear("loading", "unreachable", "refused", "full", "lost", "idle", "questionWaits");
     if (!canSound) notices.show("insecure");
     if (resumed) captions.divide("Reconnected. A new conversation begins here.");
+    if (questionWaits) byId("ask").requestSubmit();
+    questionWaits = false;
   }
   if (phase === "waiting") {
     beginSession();
-    const detail = message ? `(${message})` : "";
-    notices.show(reason, { detail, onAction: () => connection.connect() });
+    const onAction = () => connection.connect();
+    if (questionWaits) notices.show("questionWaits", { detail: NOTICES[reason].title, onAction });
+    else notices.show(reason, { onAction });
   }
   show();
 }

@@ -122,7 +122,7 @@ export class Captions {
 
   /** A line across the conversation: what is above it is not remembered. */
   divide(text) {
-    if (this.#list.children.length === 0) return;
+    if (!this.#list.lastElementChild?.matches(".caption")) return; // nothing to divide off
     this.#entries.clear();
     this.#list.append(html("li", { class: "divider" }, html("span", {}, text)));
     this.#follow();

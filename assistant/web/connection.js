@@ -5,6 +5,13 @@ import { WIRE_RATE_HZ, toBase64 } from "./pcm.js";
 const BACKOFF_MS = [500, 1000, 2000, 4000, 8000];
 const MOST_UNSENT_BYTES = 512 * 1024; // about 8 s of microphone; past it the line is as good as dead
 
+/** What the server says on closing, where it means more than that the line is gone. */
+const CLOSE_REASONS = {
+  server_not_ready: "loading",
+  too_many_sessions: "full",
+  idle_timeout: "idle",
+};
+
 /** What we ask of the server; all else stays as it is configured there. */
 function sessionWishes(spoken) {
   if (!spoken) return { type: "realtime", output_modalities: ["text"], x: { events: true } };
@@ -23,8 +30,8 @@ function sessionWishes(spoken) {
  *
  * - `connecting`;
  * - `open`: the session is ours, `resumed` says whether an earlier one was lost;
- * - `waiting` for the next attempt: `reason` is `lost`, `unreachable`, `loading` or `refused`,
- *   `message` is what the server said on closing, if anything.
+ * - `waiting` for the next attempt: `reason` is `lost`, `unreachable`, `loading`, `full`, `refused`
+ *   or `idle` (then there is no next attempt until `connect` is called).
  */
 export class Connection {
   #url;
@@ -81,18 +88,23 @@ export class Connection {
       this.#handlers.onPhase({ phase: "open", resumed: this.#sessions > 1 });
       this.send({ type: "session.update", session: sessionWishes(this.#spoken) });
     }
-    this.#handlers.onEvent(event);
+    if (this.isOpen) this.#handlers.onEvent(event); // else it is why there will be no session
   }
 
   async #closed(message) {
     const wasOpen = this.isOpen;
     this.isOpen = false;
     this.#socket = null;
+    const known = CLOSE_REASONS[message];
+    if (known !== "idle") this.#connectLater();
+    const reason = known ?? (wasOpen ? "lost" : await this.#whyRefused());
+    if (!this.#socket) this.#handlers.onPhase({ phase: "waiting", reason });
+  }
+
+  #connectLater() {
     const pauseMs = BACKOFF_MS[Math.min(this.#attempt, BACKOFF_MS.length - 1)];
     this.#attempt += 1;
     this.#timer = setTimeout(() => this.connect(), pauseMs);
-    const reason = wasOpen ? "lost" : await this.#whyRefused();
-    if (!this.#socket) this.#handlers.onPhase({ phase: "waiting", reason, message });
   }
 
   /** A browser does not tell why a handshake failed; the server's readiness does, roughly. */

@@ -47,8 +47,18 @@ export const NOTICES = {
   },
   refused: {
     title: "The assistant is running but did not accept this page.",
-    advice: "Every place may be taken, or a key is needed: then add #key=… to the address and reload.",
+    advice: "It probably asks for a key: add #key=… to the address of this page and reload.",
     action: "Try now",
+  },
+  full: {
+    title: "The assistant is talking to as many people as it can.",
+    advice: "Leave this page open: it connects by itself when somebody leaves.",
+    action: "Try now",
+  },
+  idle: {
+    title: "The conversation was closed after a long silence.",
+    advice: "A new one begins when you want it to.",
+    action: "Begin again",
   },
   lost: {
     title: "The connection was lost.",
@@ -59,9 +69,10 @@ export const NOTICES = {
     title: "The assistant reported a problem.",
     advice: "",
   },
-  notConnected: {
-    title: "Your question was not sent: there is no connection yet.",
-    advice: "It is still in the box. Send it again once “Connected” shows above.",
+  questionWaits: {
+    title: "Your question waits in the box.",
+    advice: "It is sent as soon as there is a connection.",
+    action: "Try now",
   },
 };
 

@@ -134,7 +134,8 @@ class FakeServer:
     def reset(self) -> None:
         """Forget what happened; play nothing."""
         self.script: Script = silent
-        self.ready = True
+        self.refusal: str | None = None
+        """Why nobody gets a session, as the close reason; `None` lets everybody in."""
         self.received: list[Event] = []
         self.lines: list[Line] = []
         self.failures: list[BaseException] = []
@@ -155,13 +156,16 @@ class FakeServer:
         return FileResponse(WEB / "index.html")
 
     async def _readyz(self, _request: Request) -> PlainTextResponse:
-        return PlainTextResponse("", 200 if self.ready else 503)
+        return PlainTextResponse("", 200 if self.refusal is None else 503)
 
     async def _realtime(self, websocket: WebSocket) -> None:
-        if not self.ready:
-            await websocket.close()
-            return
         await websocket.accept("realtime")
+        if self.refusal is not None:
+            error = {"type": "server_error", "code": self.refusal, "message": "Not now."}
+            event = {"type": "error", "event_id": "event_0", "error": error}
+            await websocket.send_text(json.dumps(event))
+            await websocket.close(1013, self.refusal)
+            return
         line = Line(websocket, self.received)
         self.lines.append(line)
         await line.run(self._watched(self.script))

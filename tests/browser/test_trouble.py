@@ -131,26 +131,43 @@ class TestInsecurePage:
 
 
 class TestConnection:
-    def test_waits_for_the_models(self, page: Page, server: FakeServer) -> None:
-        server.ready = False
+    @pytest.mark.parametrize(
+        ("refusal", "said"),
+        [
+            ("server_not_ready", "The assistant is still loading its models."),
+            ("too_many_sessions", "The assistant is talking to as many people as it can."),
+        ],
+    )
+    def test_waits_for_its_turn(
+        self, page: Page, server: FakeServer, refusal: str, said: str
+    ) -> None:
+        server.refusal = refusal
         page.goto(server.url)
         alert = page.get_by_role("alert")
-        expect(alert).to_contain_text("The assistant is still loading its models.")
+        expect(alert).to_contain_text(said)
         expect(page.get_by_role("status")).to_contain_text("Not connected")
-        server.ready = True
+        server.refusal = None
         expect(page.get_by_text("Connected", exact=True)).to_be_visible(timeout=10_000)
         expect(alert).to_be_hidden()
         expect(page.locator(".divider")).to_have_count(0)  # no conversation was lost
 
-    def test_keeps_the_question_that_could_not_be_sent(
-        self, page: Page, server: FakeServer
-    ) -> None:
-        server.ready = False
+    def test_sends_the_question_that_had_to_wait(self, page: Page, server: FakeServer) -> None:
+        server.script = answers
+        server.refusal = "server_not_ready"
         page.goto(server.url)
-        expect(page.get_by_role("alert")).to_be_visible()
+        alert = page.get_by_role("alert")
+        expect(alert).to_be_visible()
         ask(page, "Is anybody there?")
-        expect(page.get_by_role("alert")).to_contain_text("Your question was not sent")
+        expect(alert).to_contain_text("Your question waits in the box.")
+        expect(alert).to_contain_text("The assistant is still loading its models.")
         expect(page.get_by_label("Your question")).to_have_value("Is anybody there?")
+        server.refusal = None
+        expect(page.locator(".caption.assistant")).to_have_text(
+            f"Assistant{ANSWER}", timeout=10_000
+        )
+        expect(page.locator(".caption.user")).to_have_text("YouIs anybody there?")
+        expect(page.get_by_label("Your question")).to_have_value("")
+        expect(alert).to_be_hidden()
 
     def test_comes_back_and_says_that_it_remembers_nothing(
         self, page: Page, server: FakeServer
@@ -160,7 +177,6 @@ class TestConnection:
             await answer(line, "a", ANSWER, tone(0.2), generation=1)
             await line.played("resp_a", 200)
             server.script = answers
-            server.ready = False
             await line.hang_up(reason="server_shutdown")
 
         server.script = leaves
@@ -168,9 +184,6 @@ class TestConnection:
         expect_typing_works(page)
         alert = page.get_by_role("alert")
         expect(alert).to_contain_text("The connection was lost. This page is reconnecting")
-        expect(alert).to_contain_text("(server_shutdown)")
-        server.ready = True
-        expect(page.get_by_text("Connected", exact=True)).to_be_visible(timeout=10_000)
         expect(page.locator(".divider")).to_have_text(
             "Reconnected. A new conversation begins here."
         )
@@ -196,6 +209,22 @@ class TestConnection:
         page.wait_for_function("assistantProbe.soundStoppedAt !== null")
         expect(page.locator(".caption.assistant")).to_be_visible()
         expect(page.get_by_role("status")).to_contain_text("Ready")
+
+    def test_closed_after_a_long_silence_waits_for_the_user(
+        self, page: Page, server: FakeServer
+    ) -> None:
+        async def falls_asleep(line: Line) -> None:
+            server.script = answers
+            await line.hang_up(1000, "idle_timeout")
+
+        server.script = falls_asleep
+        page.goto(server.url)
+        alert = page.get_by_role("alert")
+        expect(alert).to_contain_text("The conversation was closed after a long silence.")
+        alert.get_by_role("button", name="Begin again").click()
+        expect(alert).to_be_hidden()
+        expect_typing_works(page)
+        assert len(server.lines) == 2
 
     def test_without_a_server(self, page: Page, server: FakeServer) -> None:
         with FakeServer() as short_lived:
