@@ -30,9 +30,18 @@ from assistant.effects import (
     TurnFinished,
     UtteranceDiscarded,
 )
-from assistant.items import Failure, Item, ItemStatus, Response, ResponseStatus, Role
+from assistant.items import Response, ResponseStatus
 from assistant.realtime.audio_stream import OutputAudio
 from assistant.realtime.errors import ProtocolError, from_refusal
+from assistant.realtime.objects import (
+    answer_item,
+    failure_object,
+    item_object,
+    part,
+    place,
+    status_details,
+    usage_object,
+)
 from assistant.realtime.outbox import Outgoing
 from assistant.realtime.session_config import WireSession
 from assistant.realtime.wire import JsonObject, encoding
@@ -141,14 +150,14 @@ class ServerEvents:
                 )
             case ItemAdded(item, previous):
                 return self._event(
-                    "conversation.item.added", item=_item(item), previous_item_id=previous
+                    "conversation.item.added", item=item_object(item), previous_item_id=previous
                 )
             case ItemDone(item, previous):
                 return self._event(
-                    "conversation.item.done", item=_item(item), previous_item_id=previous
+                    "conversation.item.done", item=item_object(item), previous_item_id=previous
                 )
             case ItemRetrieved(item):
-                return self._event("conversation.item.retrieved", item=_item(item))
+                return self._event("conversation.item.retrieved", item=item_object(item))
             case ItemDeleted(item_id):
                 return self._event("conversation.item.deleted", item_id=item_id)
             case ItemTruncated(item, end_ms):
@@ -167,7 +176,7 @@ class ServerEvents:
         prefix = "conversation.item.input_audio_transcription"
         where: JsonObject = {"item_id": notice.item_id, "content_index": 0}
         if isinstance(notice, TranscriptionFailed):
-            yield self._event(f"{prefix}.failed", **where, error=_failure(notice.failure))
+            yield self._event(f"{prefix}.failed", **where, error=failure_object(notice.failure))
             return
         if notice.text:
             yield self._event(f"{prefix}.delta", **where, delta=notice.text)
@@ -182,7 +191,7 @@ class ServerEvents:
         wire_encoding, wire_rate_hz = encoding(audio_format)
         audio = OutputAudio(wire_encoding, self._voice_rate_hz, wire_rate_hz)
         self._open = _OpenResponse(notice.previous_item_id, audio, audio_format.model_dump())
-        item = _answer_item(response, "in_progress", None)
+        item = answer_item(response, "in_progress", None)
         yield self._event("response.created", response=self._response(response, output=[]))
         yield self._event(
             "response.output_item.added",
@@ -193,14 +202,12 @@ class ServerEvents:
         yield self._event(
             "conversation.item.added", item=item, previous_item_id=notice.previous_item_id
         )
-        yield self._event(
-            "response.content_part.added", **_place(response), part=_part(response, "")
-        )
+        yield self._event("response.content_part.added", **place(response), part=part(response, ""))
 
     def _response_text(self, notice: ResponseText) -> Iterator[JsonObject]:
         spoken = notice.response.modality == "audio"
         kind = "response.output_audio_transcript" if spoken else "response.output_text"
-        yield self._event(f"{kind}.delta", **_place(notice.response), delta=notice.delta)
+        yield self._event(f"{kind}.delta", **place(notice.response), delta=notice.delta)
 
     def _response_audio(self, notice: ResponseAudio) -> Iterator[Outgoing]:
         if self._open is None:
@@ -221,21 +228,21 @@ class ServerEvents:
     def _audio_delta(
         self, response: Response, generation: int, delta: str, start_ms: float
     ) -> Outgoing:
-        event = self._event("response.output_audio.delta", **_place(response), delta=delta)
+        event = self._event("response.output_audio.delta", **place(response), delta=delta)
         if self._says_more:
             event |= {"x_generation": generation, "x_start_ms": round(start_ms, 3)}
         return Outgoing(event, generation)
 
     def _response_finished(self, notice: ResponseFinished) -> Iterator[JsonObject]:
         response, text = notice.response, notice.item.text or ""
-        place = _place(response)
-        item = _answer_item(response, notice.item.status.value, text)
+        where = place(response)
+        item = answer_item(response, notice.item.status.value, text)
         if response.modality == "audio":
-            yield self._event("response.output_audio.done", **place)
-            yield self._event("response.output_audio_transcript.done", **place, transcript=text)
+            yield self._event("response.output_audio.done", **where)
+            yield self._event("response.output_audio_transcript.done", **where, transcript=text)
         else:
-            yield self._event("response.output_text.done", **place, text=text)
-        yield self._event("response.content_part.done", **place, part=_part(response, text))
+            yield self._event("response.output_text.done", **where, text=text)
+        yield self._event("response.content_part.done", **where, part=part(response, text))
         yield self._event(
             "response.output_item.done", response_id=response.response_id, output_index=0, item=item
         )
@@ -254,13 +261,13 @@ class ServerEvents:
             "id": response.response_id,
             "conversation_id": f"conv_{self._id}",
             "status": response.status.value,
-            "status_details": _status_details(response),
+            "status_details": status_details(response),
             "output": output,
             "output_modalities": [response.modality],
             "audio": {"output": {"format": audio_format, "voice": voice}} if spoken else None,
             "max_output_tokens": response.max_output_tokens or "inf",
             "metadata": dict(response.metadata) if response.metadata is not None else None,
-            "usage": _usage(response) if ended else None,
+            "usage": usage_object(response) if ended else None,
         }
 
     # -- the extension ------------------------------------------------------------------
@@ -295,7 +302,7 @@ class ServerEvents:
                     "x.playback.clear", response_id=response_id, generation=generation
                 )
             case StageFailed(stage, failure):
-                yield self._event("x.stage.failed", stage=stage, error=_failure(failure))
+                yield self._event("x.stage.failed", stage=stage, error=failure_object(failure))
 
     # -- the envelope -------------------------------------------------------------------
 
@@ -305,88 +312,3 @@ class ServerEvents:
     def _event(self, event_type: str, **fields: object) -> JsonObject:
         self._count += 1
         return {"type": event_type, "event_id": f"event_{self._id}{self._count:06d}", **fields}
-
-
-def _place(response: Response) -> JsonObject:
-    """Where in a response a piece of content belongs; ours has one item with one part."""
-    return {
-        "response_id": response.response_id,
-        "item_id": response.item_id,
-        "output_index": 0,
-        "content_index": 0,
-    }
-
-
-def _part(response: Response, text: str) -> JsonObject:
-    if response.modality == "audio":
-        return {"type": "audio", "transcript": text}
-    return {"type": "text", "text": text}
-
-
-def _answer_item(response: Response, status: str, text: str | None) -> JsonObject:
-    """Return the item of a response being sent; it holds all that was sent, heard or not."""
-    content = [] if text is None else [_answer_content(response.modality == "audio", text)]
-    return _message(response.item_id, Role.ASSISTANT, status, content)
-
-
-def _item(item: Item) -> JsonObject:
-    """Return an item of the conversation as it stands: an answer that was cut, as it was heard."""
-    if item.role is Role.ASSISTANT:
-        cut = item.status is ItemStatus.INCOMPLETE and item.heard is not None
-        content = _answer_content(item.spoken, (item.heard if cut else item.text) or "")
-    elif item.spoken:
-        content = {"type": "input_audio", "transcript": item.text}
-    else:
-        content = {"type": "input_text", "text": item.text or ""}
-    return _message(item.item_id, item.role, item.status.value, [content])
-
-
-def _answer_content(spoken: bool, text: str) -> JsonObject:
-    if spoken:
-        return {"type": "output_audio", "transcript": text}
-    return {"type": "output_text", "text": text}
-
-
-def _message(item_id: str, role: Role, status: str, content: list[JsonObject]) -> JsonObject:
-    return {
-        "id": item_id,
-        "object": "realtime.item",
-        "type": "message",
-        "role": role.value,
-        "status": status,
-        "content": content,
-    }
-
-
-def _failure(failure: Failure) -> JsonObject:
-    return {"type": "server_error", "code": failure.code, "message": failure.message}
-
-
-def _status_details(response: Response) -> JsonObject | None:
-    match response.status:
-        case ResponseStatus.IN_PROGRESS | ResponseStatus.COMPLETED:
-            return None
-        case ResponseStatus.FAILED:
-            error = _failure(response.error) if response.error else None
-            return {"type": "failed", "error": error}
-        case ResponseStatus.CANCELLED | ResponseStatus.INCOMPLETE:
-            return {"type": response.status.value, "reason": response.reason}
-
-
-def _usage(response: Response) -> JsonObject:
-    """Return the token counts; all of ours are text, whatever the modality."""
-    usage = response.usage
-    cached = usage.cached_tokens
-    return {
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "input_token_details": {
-            "text_tokens": usage.input_tokens,
-            "audio_tokens": 0,
-            "image_tokens": 0,
-            "cached_tokens": cached,
-            "cached_tokens_details": {"text_tokens": cached, "audio_tokens": 0, "image_tokens": 0},
-        },
-        "output_token_details": {"text_tokens": usage.output_tokens, "audio_tokens": 0},
-    }
