@@ -52,6 +52,12 @@ def test_a_configured_key_starts_with_the_default_session(keys: Keys) -> None:
     assert keys.session_of("key") == {}
 
 
+@pytest.mark.parametrize("key", [None, "", "wrong", "key2"])
+def test_another_key_opens_nothing(keys: Keys, key: str | None) -> None:
+    with pytest.raises(KeyRefused):
+        keys.session_of(key)
+
+
 def test_an_open_server_still_knows_a_false_secret(clock: Clock) -> None:
     keys = Keys([], clock)
     assert keys.session_of(None) == {}
