@@ -101,7 +101,7 @@ class LlmConfig(_Section):
     top_p: float = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0)
     """0 does not limit."""
-    repetition_penalty: float = Field(default=1.0, ge=1, le=2)
+    repetition_penalty: float = Field(default=1.03, ge=1, le=2)
     seed: int | None = Field(default=None, ge=0)
     """Makes sampled answers repeatable; unset draws anew each time."""
     instructions: str = (
