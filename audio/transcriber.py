@@ -256,7 +256,8 @@ def load_whisper(
         )
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelFolderError(
-            f"cannot load the Whisper model {source} on {device} as {compute_type}: {error}"
+            f"cannot load the Whisper model {source} on {device} as {compute_type} ({error}); "
+            "correct the device or the compute type, or install the model again"
         ) from error
     if language not in model.supported_languages:
         knows = "only English" if not model.model.is_multilingual else "other languages"

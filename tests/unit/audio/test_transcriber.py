@@ -210,12 +210,13 @@ def test_a_doubtful_sound_yields_no_text() -> None:
     assert transcript.text == ""
 
 
-def test_a_pause_in_a_long_utterance_does_not_reject_it() -> None:
-    network = ScriptedNetwork(lambda _: "0 turn on the light 5")
-    sound = np.concatenate([speech(5), silence(40)])
-    transcript = whisper(network).transcribe(sound)
+@pytest.mark.parametrize("parts", [(speech(5), silence(40)), (silence(40), speech(5))])
+def test_a_pause_in_a_long_utterance_does_not_reject_it(parts: tuple[Samples, ...]) -> None:
+    network = ScriptedNetwork(lambda _: "0 turn on the light 15")
+    transcript = whisper(network).transcribe(np.concatenate(parts))
     assert transcript.text == "turn on the light"
     assert transcript.rejection is None
+    assert transcript.audio_seconds == 45
 
 
 def test_warming_up_runs_every_window_length() -> None:

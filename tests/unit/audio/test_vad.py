@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from faster_whisper.vad import get_vad_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,6 +77,16 @@ def test_the_frames_do_not_depend_on_how_the_sound_was_cut(places: list[int]) ->
     pieces = np.split(noise, sorted(places))
     frames = [frame for piece in pieces for frame in stream.feed(piece)]
     assert frames == load_vad().stream().feed(noise)
+
+
+def test_the_probabilities_are_those_of_the_reference_implementation(fixtures_folder: Path) -> None:
+    clip = next(clip for clip in clips(fixtures_folder) if clip["text"] == "what time is it")
+    samples = sound(fixtures_folder, clip)
+    samples = samples[: len(samples) // VAD_WINDOW * VAD_WINDOW]
+    expected = get_vad_model()(samples)
+    probabilities = [frame.probability for frame in load_vad().stream().feed(samples)]
+    # The reference runs all windows at once; only the order of additions differs.
+    assert probabilities == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def test_frames_tile_the_stream_and_the_rest_waits() -> None:
