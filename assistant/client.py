@@ -37,8 +37,6 @@ ANSWER_TIMEOUT_S = 60.0
 APPEND_MS = 200
 """Audio is sent in pieces of at most this length."""
 SILENCE_STEP_MS = 100
-SILENCE_MARGIN_MS = 300
-"""Sent beyond the silence that ends a turn: the windows of voice activity need not line up."""
 
 _BYTES_PER_MS = INPUT_RATE_HZ * 2 // 1000
 
@@ -129,7 +127,6 @@ class Dialogue:
         self._requests = 0
         self._updates_sent = 0
         self._updates_seen = 0
-        self._turn_end_silence_ms = 0
 
     async def __aenter__(self) -> Self:
         self._reader = asyncio.create_task(self._read(), name="dialogue reader")
@@ -185,7 +182,7 @@ class Dialogue:
                 await self.append(chunk)
             async with _deadline(timeout_s):
                 await self._fall_silent(turn)
-                while not (turn.refused or turn.settled):
+                while not (turn.refused or turn.over):
                     await self._until(lambda: turn.refused or turn.settled)
                     await self._synchronise()  # an end may be the beginning of something else
             return turn.turn()
@@ -220,7 +217,7 @@ class Dialogue:
     # -- within -------------------------------------------------------------------------
 
     async def _introduce(self) -> None:
-        """Ask for the extension, and learn how long a silence ends a turn."""
+        """Ask for the extension, without which a turn's end cannot be told."""
         session: dict[str, object] = {
             "x": {
                 "events": True,
@@ -252,19 +249,15 @@ class Dialogue:
                 raise
 
     async def _fall_silent(self, turn: TurnCollector) -> None:
-        """Send silence, as fast as it would be heard, until the server has had enough of it."""
+        """Send silence, as fast as it would be heard, until the server takes it for an end."""
         clock = asyncio.get_running_loop()
-        begin_s, sent_ms = clock.time(), 0
-        enough_ms = self._turn_end_silence_ms + SILENCE_MARGIN_MS
-        while True:
-            while sent_ms < enough_ms:
-                await self.append(bytes(SILENCE_STEP_MS * _BYTES_PER_MS))
-                sent_ms += SILENCE_STEP_MS
-                await asyncio.sleep(begin_s + sent_ms / 1000 - clock.time())
-            await self._synchronise()
-            if turn.refused or not turn.speaking:
-                return
-            enough_ms = sent_ms + SILENCE_STEP_MS
+        begin_s, steps = clock.time(), 0
+        while steps == 0 or (turn.speaking and not turn.refused):
+            await self.append(bytes(SILENCE_STEP_MS * _BYTES_PER_MS))
+            steps += 1
+            await asyncio.sleep(begin_s + steps * SILENCE_STEP_MS / 1000 - clock.time())
+            if steps == 1:  # by now it is known whether there was any speech
+                await self._synchronise()
 
     async def _synchronise(self, session: Mapping[str, object] | None = None) -> None:
         """Return once the server has taken in all that was sent so far."""
@@ -298,8 +291,6 @@ class Dialogue:
                 event = await self._transport.receive()
                 if event["type"] == "session.updated":
                     self._updates_seen += 1
-                    detection = event["session"]["audio"]["input"]["turn_detection"] or {}
-                    self._turn_end_silence_ms = detection.get("silence_duration_ms", 0)
                 self._turn.feed(event)
                 for stream in self._streams:
                     stream.put(event)

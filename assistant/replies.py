@@ -76,6 +76,7 @@ class TurnCollector:
         self._answers: dict[str, _Answer] = {}
         self._last_timeline: TimelineMilliseconds = {}
         self._requests: set[str] = set()
+        self._over = False
         self._refusal: str | None = None
 
     @property
@@ -99,6 +100,14 @@ class TurnCollector:
         answers = self._answers.values()
         ended = all(answer.status != "in_progress" and answer.timed for answer in answers)
         return ended and not self._speaking and not self._recognising
+
+    @property
+    def over(self) -> bool:
+        """Whether all had ended when the server last confirmed an update of the session.
+
+        It does so in order: nothing that was sent before the update can have any effect after it.
+        """
+        return self._over
 
     def expect(self, request_id: str) -> None:
         """Take an error about this request as the failure of the turn."""
@@ -138,6 +147,8 @@ class TurnCollector:
                 self._end_answer(event["response"])
             case "x.turn.timeline":
                 self._time_turn(event)
+            case "session.updated":
+                self._over = self.settled
             case "error":
                 self._refuse(event["error"])
 

@@ -1,7 +1,8 @@
 """A server that hears no sound and thinks no thought: enough of the protocol to talk to.
 
 It takes each non-silent stretch of audio for an utterance, recognises `words` in it, and says
-`answer`.  `unfinished` lets it begin answers that only a cancellation ends.
+`answer`.  `unfinished` lets it begin answers that only a cancellation ends, and `afterthought`
+makes it answer once more when the session is next updated.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-SILENCE_MS = 100
 ANSWER_AUDIO = b"\x01\x00" * 2400  # 100 ms
 
 
@@ -28,8 +28,9 @@ class ScriptedServer:
         self.received: list[Mapping[str, Any]] = []
         self.heard = b""
         self._words = words
-        self._answer = answer
+        self.answer = answer
         self.unfinished = unfinished
+        self.afterthought = False
         self._mute = mute
         self._events: asyncio.Queue[dict[str, Any] | Exception] = asyncio.Queue()
         self._arrival = asyncio.Event()
@@ -51,13 +52,14 @@ class ScriptedServer:
             return
         match event["type"]:
             case "session.update":
-                detection = {"silence_duration_ms": SILENCE_MS}
-                session = {"audio": {"input": {"turn_detection": detection}}}
-                self.emit({"type": "session.updated", "session": session})
+                if self.afterthought:
+                    self.afterthought = False
+                    self._begin_answer()
+                self.emit({"type": "session.updated", "session": {}})
             case "response.create":
                 self._begin_answer()
             case "response.cancel" if self._active:
-                self._end_answer("cancelled", heard=None)
+                self.end_answer("cancelled", heard=None)
             case "response.cancel":
                 self.refuse(event, "Nothing to cancel.")
             case "input_audio_buffer.append":
@@ -76,14 +78,12 @@ class ScriptedServer:
             {"type": "error", "error": {"event_id": event.get("event_id"), "message": message}}
         )
 
-    async def receives(self, kind: str) -> Mapping[str, Any]:
-        """Wait until the client has sent an event of that type; return the last one."""
-        while True:
-            for event in reversed(self.received):
-                if event["type"] == kind:
-                    return event
+    async def receives(self, kind: str, count: int = 1) -> Mapping[str, Any]:
+        """Wait until the client has sent that many events of a type; return the last one."""
+        while self.types_received().count(kind) < count:
             self._arrival.clear()
             await self._arrival.wait()
+        return [event for event in self.received if event["type"] == kind][-1]
 
     def types_received(self) -> list[str]:
         return [event["type"] for event in self.received]
@@ -113,13 +113,13 @@ class ScriptedServer:
         self._active = answer = self._new_id("answer")
         self.emit({"type": "response.created", "response": {"id": answer}})
         kind = "response.output_audio_transcript.delta"
-        self.emit({"type": kind, "response_id": answer, "delta": self._answer})
+        self.emit({"type": kind, "response_id": answer, "delta": self.answer})
         audio = base64.b64encode(ANSWER_AUDIO).decode()
         self.emit({"type": "response.output_audio.delta", "response_id": answer, "delta": audio})
         if not self.unfinished:
-            self._end_answer("completed", heard=self._answer)
+            self.end_answer("completed", heard=self.answer)
 
-    def _end_answer(self, status: str, heard: str | None) -> None:
+    def end_answer(self, status: str, heard: str | None) -> None:
         response = {"id": self._active, "status": status}
         self.emit({"type": "response.done", "response": response})
         self._time(self._active, heard)

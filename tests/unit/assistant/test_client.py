@@ -21,6 +21,7 @@ from assistant.event_stream import UNREAD_EVENTS, EventStream
 from assistant.replies import WireEvent
 from tests.unit.assistant.scripted_server import ANSWER_AUDIO, ScriptedServer
 
+PATIENCE_S = 20
 VOICE = b"\x00\x10" * 2400  # 100 ms at 24 kHz, not silent
 
 
@@ -32,7 +33,7 @@ def in_dialogue(
 
     async def hold() -> None:
         running = server()
-        async with Dialogue(running) as dialogue:
+        async with asyncio.timeout(PATIENCE_S), Dialogue(running) as dialogue:
             await conversation(dialogue, running)
 
     asyncio.run(hold())
@@ -129,6 +130,17 @@ def test_a_pause_in_the_sound_does_not_end_the_listening() -> None:
         assert turn.transcript == "hello hello"
 
     in_dialogue(ScriptedServer, conversation)
+
+
+def test_an_answer_that_begins_where_another_ends_is_waited_for() -> None:
+    async def conversation(dialogue: Dialogue, server: ScriptedServer) -> None:
+        listening = asyncio.create_task(dialogue.listen([VOICE]))
+        await server.receives("session.update", count=2)  # the first is the greeting
+        server.end_answer("completed", heard="Hi.")
+        server.unfinished, server.afterthought, server.answer = False, True, "And hi again."
+        assert (await listening).text == "And hi again."
+
+    in_dialogue(lambda: ScriptedServer(unfinished=True), conversation)
 
 
 def test_sound_without_words_says_why_there_is_no_answer() -> None:

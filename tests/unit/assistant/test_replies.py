@@ -188,6 +188,13 @@ def test_of_a_cancelled_answer_only_what_was_played_counts_as_heard() -> None:
     assert (reply.status, reply.heard, reply.heard_ms) == ("cancelled", "One", 400.0)
 
 
+def test_a_turn_is_over_if_all_had_ended_when_the_server_confirmed_an_update() -> None:
+    updated = {"type": "session.updated"}
+    answer = answered("a", "Paris.")
+    assert after([*answer, updated]).over
+    assert not after([answer[0], updated, *answer[1:]]).over
+
+
 def test_a_failed_answer_raises_with_the_servers_reason() -> None:
     collector = after([created("a"), done("a", "failed", "The model ran out."), timed("a", "")])
     with pytest.raises(AnswerFailed, match="The model ran out"):

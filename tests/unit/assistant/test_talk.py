@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,9 @@ from assistant.talk import MICROPHONE_BACKLOG, Devices, Loudspeaker, converse
 from tests.unit.assistant.scripted_server import ANSWER_AUDIO, ScriptedServer
 
 MS = 48  # bytes
+VOICE = b"\x00\x10" * 10 * MS
+SILENCE = bytes(20 * MS)
+PATIENCE_S = 20
 
 
 def test_the_loudspeaker_plays_what_waits_and_then_silence() -> None:
@@ -75,26 +80,59 @@ def test_a_microphone_that_nobody_listens_to_drops_the_oldest() -> None:
     asyncio.run(hear())
 
 
+class NotingLoudspeaker(Loudspeaker):
+    """Tells when something happens to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added = asyncio.Event()
+        self.cleared = asyncio.Event()
+
+    def add(self, response_id: str, pcm: bytes) -> None:
+        super().add(response_id, pcm)
+        self.added.set()
+
+    def clear(self) -> None:
+        super().clear()
+        self.cleared.set()
+
+
+@asynccontextmanager
+async def conversation(
+    server: ScriptedServer, devices: Devices, shown: list[str]
+) -> AsyncIterator[None]:
+    async with asyncio.timeout(PATIENCE_S), Dialogue(server, playback_lead_ms=400) as dialogue:
+        talking = asyncio.create_task(converse(dialogue, devices, shown.append))
+        yield
+        talking.cancel()
+
+
 def test_what_the_microphone_hears_is_answered_by_the_loudspeaker() -> None:
     async def talk() -> None:
-        answered = asyncio.Event()
-
-        class NotingLoudspeaker(Loudspeaker):
-            def add(self, response_id: str, pcm: bytes) -> None:
-                super().add(response_id, pcm)
-                answered.set()
-
-        server, devices = ScriptedServer(), Devices(loudspeaker=NotingLoudspeaker())
-        shown: list[str] = []
-        async with Dialogue(server, playback_lead_ms=400) as dialogue:
-            talking = asyncio.create_task(converse(dialogue, devices, shown.append))
-            devices.hear(b"\x00\x10" * 480)
-            devices.hear(bytes(960))
-            await answered.wait()
-            assert devices.loudspeaker.render(len(ANSWER_AUDIO)) == ANSWER_AUDIO
+        loudspeaker = NotingLoudspeaker()
+        server, devices, shown = ScriptedServer(), Devices(loudspeaker=loudspeaker), list[str]()
+        async with conversation(server, devices, shown):
+            devices.hear(VOICE)
+            devices.hear(SILENCE)
+            await loudspeaker.added.wait()
+            assert loudspeaker.render(len(ANSWER_AUDIO)) == ANSWER_AUDIO
             assert (await server.receives("x.playback"))["position_ms"] == 100.0
-            talking.cancel()
         assert shown == ["You: hello"]
+
+    asyncio.run(talk())
+
+
+def test_an_interrupted_answer_falls_silent() -> None:
+    async def talk() -> None:
+        loudspeaker = NotingLoudspeaker()
+        server, devices = ScriptedServer(), Devices(loudspeaker=loudspeaker)
+        async with conversation(server, devices, []):
+            devices.hear(VOICE)
+            devices.hear(SILENCE)
+            await loudspeaker.added.wait()
+            server.emit({"type": "x.playback.clear", "response_id": "answer_2", "generation": 1})
+            await loudspeaker.cleared.wait()
+            assert not any(loudspeaker.render(len(ANSWER_AUDIO)))
 
     asyncio.run(talk())
 
