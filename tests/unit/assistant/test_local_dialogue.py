@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from assistant.client import Assistant, Dialogue
+from assistant.client import SILENCE_STEP_MS, Assistant, Dialogue
+from assistant.config import Config
 from assistant.errors import AnswerFailed, DialogueEnded
 from audio.pcm import Samples, to_pcm16
 from tests.fakes import (
@@ -62,6 +63,19 @@ def test_a_spoken_question_is_understood_and_answered() -> None:
         assert turn.transcript == "What is the capital of France?"
         assert turn.text == ANSWER
         assert turn.timeline["kind"] == "spoken"
+
+    in_dialogue(conversation)
+
+
+def test_the_end_of_the_sound_is_heard_as_silence_and_not_as_a_lost_microphone() -> None:
+    configured_ms = Config().endpoint.silence_ms
+    window_ms = 32
+
+    async def conversation(dialogue: Dialogue) -> None:
+        turn = await dialogue.listen(pcm(speech(1.0)), sample_rate_hz=16_000)
+        waited_ms = turn.timeline["endpoint_wait_ms"]
+        assert isinstance(waited_ms, float)
+        assert configured_ms <= waited_ms <= configured_ms + window_ms + SILENCE_STEP_MS
 
     in_dialogue(conversation)
 
