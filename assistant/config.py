@@ -127,7 +127,7 @@ class VoiceConfig(_Section):
     model: str = Field(default="piper-en_US-joe-medium", min_length=1)
     device: Literal["cpu", "cuda"] = "cpu"
     threads: Threads = 1
-    gain: float = Field(default=1.0, gt=0, le=10)
+    gain: float = Field(default=1.3, gt=0, le=10)
     """A fixed factor, so that the level does not jump from sentence to sentence."""
 
 
