@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dspark.errors import CheckpointError, CheckpointNotFound, MissingTensor, WrongShape
-from dspark.linear import FloatLinear, Linear
+from dspark.linear import FloatLinear, Int8Linear, Linear, Precision
 
 Progress = Callable[[str, float], None]
 """Told what is being done and which fraction of it is."""
@@ -162,15 +162,20 @@ def read_json(path: Path) -> Mapping[str, object]:
 class Weights:
     """A checkpoint's tensors in the precision and on the device they are computed with."""
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, checkpoint: Checkpoint, precision: Precision, device: torch.device) -> None:
         self.checkpoint = checkpoint
-        self.dtype = dtype
+        self.precision = precision
         self.device = device
 
-    def dense(self, name: str, shape: Sequence[int]) -> Tensor:
-        """A tensor in the activations' precision."""
+    def dense(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor, in the activations' precision if not told otherwise."""
         # Copied even where nothing changes: a mapped file may be replaced under a running engine.
-        return self.checkpoint.tensor(name, shape).to(self.device, self.dtype, copy=True)
+        dtype = dtype or self.precision.activations
+        return self.checkpoint.tensor(name, shape).to(self.device, dtype, copy=True)
+
+    def embedding(self, name: str, shape: Sequence[int]) -> Tensor:
+        """An embedding table `[vocab, hidden]`."""
+        return self.dense(name, shape, self.precision.embedding)
 
     def linear(
         self,
@@ -180,19 +185,29 @@ class Weights:
         bias: bool = False,
     ) -> Linear:
         """One layer of the named ones (without `.weight`), their outputs side by side."""
-        rows = sum(out_features)
-        weight = torch.empty((rows, in_features), dtype=self.dtype, device=self.device)
-        biases = torch.empty(rows, dtype=self.dtype, device=self.device) if bias else None
-        start = 0
-        for name, out in zip(names, out_features, strict=True):
-            weight[start : start + out] = self.checkpoint.tensor(
-                f"{name}.weight", (out, in_features)
-            )
-            if biases is not None:
-                biases[start : start + out] = self.checkpoint.tensor(f"{name}.bias", (out,))
-            start += out
-        return FloatLinear(weight, biases)
+        shapes = [(out, in_features) for out in out_features]
+        weight = self._stacked([f"{name}.weight" for name in names], shapes)
+        if not bias:
+            return self._linear(weight, None)
+        sizes = [(out,) for out in out_features]
+        return self._linear(weight, self._stacked([f"{name}.bias" for name in names], sizes))
 
-    def tied_head(self, embedding: Tensor, name: str) -> Linear:
-        """The head that shares the embedding's weight."""
+    def tied_head(self, name: str, embedding: Tensor) -> Linear:
+        """The head whose weight is the embedding called `name`, sharing its memory if it can."""
+        if self.precision.int8_weights:
+            return self._linear(self.checkpoint.tensor(name, embedding.shape), None)
         return FloatLinear(embedding)
+
+    def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        return (Int8Linear if self.precision.int8_weights else FloatLinear)(weight, bias)
+
+    def _stacked(self, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Tensor:
+        rows = sum(shape[0] for shape in shapes)
+        whole = torch.empty(
+            (rows, *shapes[0][1:]), dtype=self.precision.activations, device=self.device
+        )
+        start = 0
+        for name, shape in zip(names, shapes, strict=True):
+            whole[start : start + shape[0]] = self.checkpoint.tensor(name, shape)
+            start += shape[0]
+        return whole

@@ -276,17 +276,17 @@ class Decoder:
 
     def __init__(self, config: DecoderConfig, weights: Weights) -> None:
         self.config = config
-        self.dtype = weights.dtype
+        self.dtype = weights.precision.activations
         self.device = weights.device
         shape = (config.vocab_size, config.hidden_size)
-        self.embedding = weights.dense("model.embed_tokens.weight", shape)
+        self.embedding = weights.embedding("model.embed_tokens.weight", shape)
         self.layers = [
             DecoderLayer(config, index, weights, f"model.layers.{index}")
             for index in range(config.layers)
         ]
         self.final_norm = weights.dense("model.norm.weight", (config.hidden_size,))
         self.head: Linear = (
-            weights.tied_head(self.embedding, "model.embed_tokens")
+            weights.tied_head("model.embed_tokens.weight", self.embedding)
             if config.tied_embeddings
             else weights.linear(["lm_head"], [config.vocab_size], config.hidden_size)
         )
@@ -294,7 +294,7 @@ class Decoder:
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """`[tokens]` → `[tokens, hidden]`."""
-        return functional.embedding(token_ids, self.embedding)
+        return functional.embedding(token_ids, self.embedding).to(self.dtype)
 
     def rotation(self, positions: Tensor) -> Rotation:
         """The rotary embedding of `[tokens]` positions."""
@@ -332,7 +332,39 @@ class Decoder:
         return self.head(normed).float()
 
 
-def grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+TILE = 64
+"""Attention reads keys and values in whole tiles of this many positions (see `scores_mask`)."""
+
+_LEAST_ROWS = 4
+
+
+def padded(positions: int) -> int:
+    """`positions`, rounded up to whole tiles."""
+    return -(-positions // TILE) * TILE
+
+
+def scores_mask(visible: Tensor, group: int) -> Tensor:
+    """What `grouped_attention` adds to its scores so that each token sees what it may.
+
+    Matrix products of few rows, or with a ragged edge, are summed in another order than others.
+    A token's attention would then differ in its last bits with the number of tokens beside it.
+    So there are never fewer than four rows, and positions come in whole tiles; for those the
+    order is always the same.
+
+    Args:
+        visible: `[tokens, positions]` bool, positions a multiple of `TILE`.
+        group: how many query heads share a key head.
+
+    Returns:
+        `[rows, positions]` of 0 and -infinity, float32; a row for each token of each head of a
+        group, and rows that see everything to make up four.
+    """
+    mask = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, -math.inf)
+    rows = group * visible.shape[0]
+    return functional.pad(mask.repeat(group, 1), (0, 0, 0, max(0, _LEAST_ROWS - rows)))
+
+
+def grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """Softmax attention in which several query heads share a key head.
 
     The query heads of a group are laid beside each other as further rows, so keys and values
@@ -342,7 +374,7 @@ def grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tenso
         queries: `[tokens, heads, head_dim]`.
         keys: `[kv_heads, positions, head_dim]`.
         values: as keys.
-        mask: added to the scores, `[tokens, positions]`, or None.
+        mask: from `scores_mask`, in the queries' precision.
 
     Returns:
         `[tokens, heads × head_dim]`.
@@ -350,13 +382,12 @@ def grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tenso
     tokens, heads, head_dim = queries.shape
     kv_heads = keys.shape[0]
     group = heads // kv_heads
+    used = group * tokens
     rows = queries.view(tokens, kv_heads, group, head_dim).permute(1, 2, 0, 3)
-    rows = rows.reshape(kv_heads, group * tokens, head_dim)
-    scale = head_dim**-0.5
-    if mask is None:
-        scores = torch.bmm(rows * scale, keys.transpose(1, 2))
-    else:
-        scores = torch.baddbmm(mask.repeat(group, 1), rows, keys.transpose(1, 2), alpha=scale)
-    attended = torch.bmm(scores.softmax(-1), values)
+    rows = rows.reshape(kv_heads, used, head_dim)
+    if used < mask.shape[0]:
+        rows = functional.pad(rows, (0, 0, 0, mask.shape[0] - used))
+    scores = torch.baddbmm(mask, rows, keys.transpose(1, 2), alpha=head_dim**-0.5)
+    attended = torch.bmm(scores.softmax(-1), values)[:, :used]
     attended = attended.view(kv_heads, group, tokens, head_dim).permute(2, 0, 1, 3)
     return attended.reshape(tokens, heads * head_dim)

@@ -12,12 +12,14 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
+from dspark.decoder import padded
+
 
 class KvCache:
     """The key and value tensors of every layer, slot and position.
 
     Attributes:
-        keys: `[layers, slots, kv_heads, context, head_dim]`.
+        keys: `[layers, slots, kv_heads, context in whole tiles, head_dim]`.
         values: the same.
     """
 
@@ -32,8 +34,9 @@ class KvCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (layers, slots, kv_heads, context_tokens, head_dim)
-        # Zeros, not empty: attention reads whole tiles, and 0 × garbage must stay 0.
+        # Whole tiles of positions, because attention reads whole tiles; and zeros, not whatever
+        # memory held, because what is masked out is still multiplied, by 0.
+        shape = (layers, slots, kv_heads, padded(context_tokens), head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
 
@@ -49,7 +52,10 @@ class KvCache:
         self.values[layer, slot, :, start:stop] = values.transpose(0, 1)
 
     def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values `[kv_heads, stop, head_dim]` of positions `0 … stop-1`, not copied."""
+        """Keys and values `[kv_heads, stop, head_dim]` of positions `0 … stop-1`, not copied.
+
+        What lies beyond the slot's tokens is finite, and otherwise arbitrary.
+        """
         return self.keys[layer, slot, :, :stop], self.values[layer, slot, :, :stop]
 
     def copy(self, source: int, destination: int, stop: int) -> None:

@@ -1,23 +1,44 @@
-"""Weight formats behind one call: a linear layer takes rows and gives rows, however it stores."""
+"""Weight formats behind one call: a linear layer takes rows and gives rows, however it stores.
+
+A token's result does not depend on how many tokens share the step when the weights are int8:
+products are summed exactly, in integers, and each row has its own activation scale. With the
+tiled attention of `dspark.decoder` that holds for the whole network, so verifying drafted tokens
+gives bit for bit the logits that decoding them one by one gives. Float sums are rounded in an
+order that depends on the number of rows, so float32 and bfloat16 promise that only nearly.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+Linear = Callable[[Tensor], Tensor]
+"""`[rows, in_features] → [rows, out_features]`, in the activations' precision."""
 
-class Linear(Protocol):
-    """`[rows, in_features] → [rows, out_features]`."""
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Multiply each row with the weight and add the bias, if there is one."""
-        ...
+@dataclass(frozen=True)
+class Precision:
+    """How numbers are stored and computed.
 
-    def outputs(self, start: int, stop: int) -> Linear:
-        """The layer that computes only output features `start … stop-1`, sharing the weight."""
-        ...
+    Attributes:
+        activations: type of the hidden states, keys and values.
+        embedding: type of the embedding table.
+        int8_weights: whether linear layers keep int8 weights and quantise each row they are given.
+    """
+
+    activations: torch.dtype
+    embedding: torch.dtype
+    int8_weights: bool = False
+
+
+PRECISIONS = {
+    "float32": Precision(torch.float32, torch.float32),
+    "bfloat16": Precision(torch.bfloat16, torch.bfloat16),
+    "int8": Precision(torch.float32, torch.bfloat16, int8_weights=True),
+}
 
 
 class FloatLinear:
@@ -36,7 +57,55 @@ class FloatLinear:
         """Multiply each row with the weight and add the bias, if there is one."""
         return torch.nn.functional.linear(rows, self.weight, self.bias)
 
-    def outputs(self, start: int, stop: int) -> FloatLinear:
-        """The layer that computes only output features `start … stop-1`, sharing the weight."""
-        bias = None if self.bias is None else self.bias[start:stop]
-        return FloatLinear(self.weight[start:stop], bias)
+
+# Without the VNNI instructions pairs of products are summed in 16 bits, which 7-bit activations
+# cannot overflow.
+_LEVELS = 127 if torch.cpu._is_vnni_supported() else 63
+
+
+class Int8Linear:
+    """Int8 weights with a scale for each output; float32 rows as two int8 digits, a scale each.
+
+    One digit for the activations loses too much where a few channels are far larger than the
+    rest, as they are behind every norm of a language model. The second digit is what rounding to
+    the first left over. It costs little: both digits are rows of one product, and at the few rows
+    of a decoding step the product's time is that of reading the weights.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        largest = torch.linalg.vector_norm(weight, torch.inf, 1)
+        self._scales = largest.clamp_min(torch.finfo(torch.float32).tiny) / 127
+        digits = (weight * self._scales.reciprocal()[:, None]).round_().to(torch.int8)
+        self._packed = torch.ops.onednn.qlinear_prepack(digits, None)
+        self._zeros = torch.zeros(len(largest), dtype=torch.int32)
+        self._bias = bias
+        # oneDNN takes unsigned rows: `_LEVELS + 1` stands for zero. The halves round by truncation.
+        self._first_zero = torch.tensor(_LEVELS + 1.5)
+        self._second_zero = torch.tensor(_LEVELS + 1.5 - _LEVELS)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Multiply each row with the weight and add the bias, if there is one."""
+        largest = torch.linalg.vector_norm(rows, torch.inf, -1, keepdim=True).clamp_min_(1e-20)
+        first = torch.addcmul(self._first_zero, rows, _LEVELS / largest)
+        digits = torch.empty((2, *rows.shape), dtype=torch.uint8)
+        digits[0] = first
+        rest = first - digits[0]  # 0 … 1, with one half where nothing is left over
+        digits[1] = torch.add(self._second_zero, rest, alpha=2 * _LEVELS)
+        product = torch.ops.onednn.qlinear_pointwise(
+            digits.flatten(0, 1),
+            1.0,  # the row's scale comes after, because this is one for all rows
+            _LEVELS + 1,
+            self._packed,
+            self._scales,
+            self._zeros,
+            None,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
+        )
+        sums: Tensor = torch.add(*product.chunk(2), alpha=1 / (2 * _LEVELS))
+        sums *= largest / _LEVELS
+        return sums if self._bias is None else sums + self._bias

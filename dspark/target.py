@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from dspark.checkpoint import Checkpoint, Progress, Weights, find_checkpoint, read_json
-from dspark.decoder import Decoder, DecoderConfig, grouped_attention
+from dspark.decoder import Decoder, DecoderConfig, grouped_attention, padded, scores_mask
 from dspark.errors import InvalidRequest
 from dspark.kv_cache import KvCache
+from dspark.linear import PRECISIONS
 from dspark.tokenizer import Tokenizer
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ class Target:
         hidden, features = self.decoder.hidden_states(
             torch.tensor(token_ids, device=device),
             torch.tensor(positions, device=device),
-            _RaggedAttention(spans, cache),
+            _RaggedAttention(spans, cache, self.decoder),
             taps,
         )
         lengths = [len(span.tokens) for span in spans]
@@ -143,31 +142,27 @@ class Target:
 class _RaggedAttention:
     """Causal attention of each span over its slot: what came before it, and itself."""
 
-    def __init__(self, spans: Sequence[Span], cache: KvCache) -> None:
+    def __init__(self, spans: Sequence[Span], cache: KvCache, decoder: Decoder) -> None:
         self._cache = cache
-        self._spans: list[tuple[Span, slice, Tensor | None]] = []
+        self._spans: list[tuple[Span, slice, int, Tensor]] = []
+        group = decoder.config.heads // decoder.config.kv_heads
         row = 0
         for span in spans:
             rows = slice(row, row + len(span.tokens))
-            self._spans.append((span, rows, _causal_mask(span, cache.keys)))
+            stop = padded(span.stop)
+            positions = torch.arange(stop, device=decoder.device)
+            visible = positions <= positions[span.start : span.stop, None]
+            mask = scores_mask(visible, group).to(decoder.dtype)
+            self._spans.append((span, rows, stop, mask))
             row = rows.stop
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         attended = []
-        for span, rows, mask in self._spans:
+        for span, rows, stop, mask in self._spans:
             self._cache.append(layer, span.slot, span.start, keys[rows], values[rows])
-            context = self._cache.read(layer, span.slot, span.stop)
+            context = self._cache.read(layer, span.slot, stop)
             attended.append(grouped_attention(queries[rows], *context, mask))
         return attended[0] if len(attended) == 1 else torch.cat(attended)
-
-
-def _causal_mask(span: Span, like: Tensor) -> Tensor | None:
-    """`[tokens, positions]` that hides what comes after each token; None where nothing does."""
-    tokens = len(span.tokens)
-    if tokens == 1:
-        return None
-    mask = torch.full((tokens, span.stop), float("-inf"), dtype=like.dtype, device=like.device)
-    return mask.triu(span.start + 1)
 
 
 def load_target(
@@ -183,7 +178,8 @@ def load_target(
         source: a folder in Hugging Face layout, a `.gguf` file, or a hub id. A GGUF file is
             converted once, into the user's cache folder (or `$DSPARK_CACHE`).
         device: a torch device, `cpu` or `cuda`.
-        dtype: the precision computed with: `float32` or `bfloat16`.
+        dtype: the precision computed with: `float32`, `bfloat16` or, on the CPU, `int8` (see
+            `dspark.linear`).
         threads: how many CPU threads a step may use.
         progress: told about the conversion of a GGUF file.
 
@@ -191,15 +187,17 @@ def load_target(
         CheckpointError: the model is not there, incomplete, or of an unsupported kind.
         InvalidRequest: the precision or the number of threads makes no sense.
     """
-    if dtype not in DTYPES:
-        raise InvalidRequest(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}")
+    if dtype not in PRECISIONS:
+        raise InvalidRequest(f"dtype is {dtype!r}; it must be one of {', '.join(PRECISIONS)}")
+    if dtype == "int8" and torch.device(device).type != "cpu":
+        raise InvalidRequest(f"int8 is computed on the CPU only; choose bfloat16 on {device}")
     if threads < 1:
         raise InvalidRequest(f"threads is {threads}; it must be at least 1")
     torch.set_num_threads(threads)
     folder = find_checkpoint(source, progress)
     checkpoint = Checkpoint(folder)
     config = DecoderConfig.from_config(checkpoint.config)
-    weights = Weights(checkpoint, DTYPES[dtype], torch.device(device))
+    weights = Weights(checkpoint, PRECISIONS[dtype], torch.device(device))
     with torch.inference_mode():
         decoder = Decoder(config, weights)
     return Target(folder, decoder, threads)

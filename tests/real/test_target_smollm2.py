@@ -13,6 +13,7 @@ import torch
 
 from dspark import Engine, SamplingParams, Target, load_target
 from dspark.checkpoint import Checkpoint
+from dspark.target import Span
 
 pytestmark = pytest.mark.real
 
@@ -109,6 +110,21 @@ def test_a_dialogues_next_turn_computes_only_what_is_new(engine: Engine) -> None
     assert generation.cached_tokens >= len(first)
     with Engine(engine.target) as fresh:
         assert fresh.generate(second, params).token_ids == found
+
+
+def test_int8_answers_like_float32(engine: Engine, smollm2_gguf: Path) -> None:
+    """Teacher-forced on float32's own answers; bfloat16 agrees on 97 % of such tokens."""
+    exact, rough = engine.target, load_target(smollm2_gguf, dtype="int8")
+    agreeing = total = 0
+    for question in QUESTIONS[:6]:
+        ids = prompt(exact, question)
+        answer = engine.generate(ids, SamplingParams(max_new_tokens=40)).token_ids
+        span = Span(0, 0, [*ids, *answer], len(answer) + 1)
+        with torch.inference_mode():
+            logits = rough.forward([span], rough.new_cache(1, span.stop)).logits[0][:-1]
+        agreeing += int((logits.argmax(-1) == torch.tensor(answer)).sum())
+        total += len(answer)
+    assert agreeing / total > 0.9
 
 
 def test_loading_imports_neither_transformers_nor_the_gguf_reader(

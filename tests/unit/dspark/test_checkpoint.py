@@ -189,9 +189,11 @@ def test_an_index_that_promises_too_much_is_found_out(write_model: Write) -> Non
         load_target(folder)
 
 
-@pytest.mark.parametrize("setting", [{"dtype": "float64"}, {"threads": 0}])
+@pytest.mark.parametrize(
+    "setting", [{"dtype": "float64"}, {"threads": 0}, {"dtype": "int8", "device": "cuda"}]
+)
 def test_settings_that_make_no_sense_are_refused(
     setting: dict[str, object], tiny_folder: Path
 ) -> None:
-    with pytest.raises(InvalidRequest, match="must be"):
+    with pytest.raises(InvalidRequest, match=r"must be|on the CPU only"):
         load_target(tiny_folder, **setting)

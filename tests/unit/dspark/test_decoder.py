@@ -125,3 +125,38 @@ def test_bfloat16_is_the_same_model_less_precisely(tmp_path: Path) -> None:
     bfloat16_step = 2**-8
     assert (exact - rough).abs().max() < 4 * bfloat16_step
     assert rough.dtype == torch.float32
+
+
+def test_int8_is_the_same_model_less_precisely(tmp_path: Path) -> None:
+    reference_model("qwen2").save_pretrained(tmp_path)
+    spans = [Span(0, 0, TOKENS[:40], 40)]
+    with torch.inference_mode():
+        exact, rough = (
+            target.forward(spans, target.new_cache(1, 64)).logits[0].softmax(-1)
+            for target in (load_target(tmp_path), load_target(tmp_path, dtype="int8"))
+        )
+    int8_step = 2**-7
+    assert (exact - rough).abs().max() < int8_step
+
+
+@pytest.mark.parametrize("name", ["llama", "llama with all heads its own", "qwen2, tied", "qwen3"])
+def test_int8_logits_are_the_same_bits_in_any_company(name: str, tmp_path: Path) -> None:
+    reference_model(name).save_pretrained(tmp_path)
+    target = load_target(tmp_path, dtype="int8")
+
+    def in_pieces(*sizes: int) -> torch.Tensor:
+        """The logits of all tokens, computed so many at a time beside another sequence."""
+        cache = target.new_cache(2, 128)
+        pieces = []
+        start = 0
+        for index, size in enumerate(sizes):
+            span = Span(0, start, TOKENS[start : start + size], size)
+            other = Span(1, index, TOKENS[50 : 50 + size % 3 + 1])
+            pieces.append(target.forward([span, other], cache).logits[0])
+            start += size
+        return torch.cat(pieces)
+
+    with torch.inference_mode():
+        one_by_one = in_pieces(*[1] * 80)
+        assert torch.equal(one_by_one, in_pieces(8, 1, 5, 2, 30, 8, 26))
+        assert torch.equal(one_by_one, in_pieces(80))
