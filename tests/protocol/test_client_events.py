@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import Any, get_args
@@ -325,6 +326,28 @@ def test_a_message_that_is_too_long_is_refused_whole() -> None:
         assert types(await client.send(item()))[0] == "conversation.item.added"
 
     play(scenario, message_limit=1_000)
+
+
+def test_a_client_that_asks_faster_than_it_reads_waits_for_itself() -> None:
+    places, questions = 16, 40
+
+    async def scenario(client: CheckingClient) -> None:
+        async def ask() -> None:
+            for number in range(questions):
+                cancel = {"type": "response.cancel", "event_id": str(number)}
+                await client.connection.receive(cancel)
+
+        asking = asyncio.create_task(ask())
+        for _ in range(10 * questions):  # ample opportunity, without anything being read
+            await asyncio.sleep(0)
+        assert client.connection.waiting_events == places // 2 + 1
+        answers = []
+        while len(answers) < questions:
+            answers.append((await client.connection.next_event())["error"]["event_id"])
+        await asking
+        assert answers == [str(number) for number in range(questions)]
+
+    play(scenario, outbox_limit=places)
 
 
 # -- sound --------------------------------------------------------------------------------------

@@ -234,34 +234,44 @@ def test_a_message_that_is_too_long_hurts_nobody() -> None:
         assert receive(other)["type"] == "error"
 
 
+LONG_ITEM = {
+    "id": "item_long",
+    "type": "message",
+    "role": "user",
+    "content": [{"type": "input_text", "text": "word " * 10_000}],
+}
+
+
+def ask_for_long_answers(socket: ClientConnection, count: int) -> None:
+    """Ask for `count` answers of 50 kB, without reading any."""
+    socket.send(json.dumps({"type": "conversation.item.create", "item": LONG_ITEM}))
+    retrieve = {"type": "conversation.item.retrieve", "item_id": "item_long"}
+    for _ in range(count):
+        socket.send(json.dumps(retrieve))
+
+
 def test_a_client_that_stops_reading_is_told_why_it_was_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection, "READ_PATIENCE_S", 0.3)
-    text = "word " * 10_000
-    content = [{"type": "input_text", "text": text}]
-    item = {"id": "item_long", "type": "message", "role": "user", "content": content}
     with serving(config(outbox_frames=16)) as server, connect(server.websocket) as other:
         receive(other)
         with connect(server.websocket, max_queue=1) as socket:
-            socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
-            retrieve = {"type": "conversation.item.retrieve", "item_id": "item_long"}
-            for _ in range(1_000):  # 50 MB of answers: more than any socket buffers
-                socket.send(json.dumps(retrieve))
+            ask_for_long_answers(socket, count=1_000)  # 50 MB: more than any socket buffers
             server.wait_for_metric('assistant_session_ends_total{reason="client_too_slow"}', 1)
             assert closing(socket) == (4008, "client_too_slow")
         other.send("{}")
         assert receive(other)["type"] == "error"
 
 
-def test_a_client_that_asks_fast_and_reads_gets_every_answer() -> None:
-    questions = 500  # far more than the outbox holds
+def test_a_client_that_asks_at_once_gets_every_answer() -> None:
+    asked = 500
     with serving(config(outbox_frames=16)) as server, connect(server.websocket) as socket:
         receive(socket)
-        for number in range(questions):
+        for number in range(asked):
             socket.send(json.dumps({"type": "response.cancel", "event_id": str(number)}))
-        answers = [receive(socket)["error"]["event_id"] for _ in range(questions)]
-        assert answers == [str(number) for number in range(questions)]
+        answers = [receive(socket)["error"]["event_id"] for _ in range(asked)]
+        assert answers == [str(number) for number in range(asked)]
 
 
 def test_a_silent_session_is_closed() -> None:
