@@ -121,8 +121,9 @@ const serverEvents = {
   "response.output_audio.done": ({ response_id }) => player?.end(response_id),
   "response.done"({ response: { id, status, status_details: details } }) {
     const itemId = session.items.get(id);
-    session.active = null;
-    if (!session.voiced.has(id)) session.thinking = false;
+    if (session.active === id) session.active = null;
+    const willSound = session.voiced.has(id) && status !== "cancelled" && status !== "failed";
+    if (!willSound) session.thinking = false;
     if (status === "cancelled") captions.interrupted(itemId);
     else if (status !== "failed") captions.assistantDone(itemId);
     else captions.failed(itemId, details?.error?.message ?? "The answer failed. Please ask again.");

@@ -1,7 +1,7 @@
 /** One glance: is it listening, thinking or speaking?  By shape, word and motion, not by colour. */
 
 const STATES = {
-  offline: { label: "Not connected", hint: "It keeps trying." },
+  offline: { label: "Not connected", hint: "Waiting for a connection." },
   ready: { label: "Ready", hint: "Speak or type." },
   listening: { label: "Listening", hint: "Speak when you like." },
   hearing: { label: "Hearing you", hint: "Go on." },

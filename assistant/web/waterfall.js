@@ -18,10 +18,10 @@ const STEPS = [
 ];
 
 const LATENCIES = [
-  ["endpoint_wait_ms", "Endpoint wait", "from your last sample until the turn counted as over"],
+  ["endpoint_wait_ms", "Endpoint wait", "from the end of your speech until the turn counted as over"],
   ["added_latency_ms", "Added latency", "what the work behind the endpoint added to the wait"],
-  ["server_ttfa_ms", "Server TTFA", "time to first audio: from your last sample until the first audio left the server"],
-  ["client_ttfa_ms", "Client TTFA", "from your last sample until the first audio sounded here"],
+  ["server_ttfa_ms", "Server TTFA", "time to first audio: from the end of your speech until the first audio left the server"],
+  ["client_ttfa_ms", "Client TTFA", "from the end of your speech until the first audio sounded here"],
 ];
 
 const OUTCOMES = {
@@ -69,8 +69,8 @@ function latencies(timeline, measuredTtfaMs) {
     if (key === "endpoint_wait_ms" && timeline.kind !== "spoken") continue;
     const value = html("dd", {}, duration(timeline[key]));
     if (key === "client_ttfa_ms" && measuredTtfaMs !== null) {
-      const title = "measured here, on the audio clock";
-      value.append(html("small", { title, class: "measured" }, `${duration(measuredTtfaMs)} here`));
+      const title = "by the clock of microphone and loudspeaker, to the first audible sample";
+      value.append(html("small", { title }, `${duration(measuredTtfaMs)} measured here`));
     }
     list.append(html("div", { title: `${name}: ${meaning}` }, html("dt", {}, name), value));
   }
@@ -146,7 +146,7 @@ function table(steps, timeline) {
 
 /** What all moments count from. */
 function origin(timeline) {
-  return timeline.kind === "spoken" ? "your last sample" : "the question";
+  return timeline.kind === "spoken" ? "the end of your speech" : "the question";
 }
 
 function ticksUpTo(end) {
