@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal
 
 from assistant.effects import StageFailed, TurnFinished, UtteranceDiscarded
@@ -19,7 +20,10 @@ CUT_IN = Timeline(
 
 
 def value(metrics: Metrics, line: str) -> float:
-    for row in metrics.exposition().decode().splitlines():
+    async def on_a_loop() -> bytes:
+        return metrics.exposition()
+
+    for row in asyncio.run(on_a_loop()).decode().splitlines():
         name, _, number = row.rpartition(" ")
         if name == line:
             return float(number)
