@@ -8,20 +8,17 @@ drafter (a block that looks at context features) run the same code.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dspark.attention import Attention
 from dspark.checkpoint import Weights
 from dspark.errors import UnsupportedArchitecture
 from dspark.linear import Linear
-
-Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""`(layer, queries [tokens, heads, head_dim], keys and values [tokens, kv_heads, head_dim])`
-→ `[tokens, heads × head_dim]`."""
 
 FAMILIES = {
     "LlamaForCausalLM": "llama",
@@ -276,6 +273,7 @@ class Decoder:
 
     def __init__(self, config: DecoderConfig, weights: Weights) -> None:
         self.config = config
+        self.precision = weights.precision
         self.dtype = weights.precision.activations
         self.device = weights.device
         shape = (config.vocab_size, config.hidden_size)
@@ -330,64 +328,3 @@ class Decoder:
         weight = self.final_norm
         normed = functional.rms_norm(hidden, weight.shape, weight, self.config.norm_epsilon)
         return self.head(normed).float()
-
-
-TILE = 64
-"""Attention reads keys and values in whole tiles of this many positions (see `scores_mask`)."""
-
-_LEAST_ROWS = 4
-
-
-def padded(positions: int) -> int:
-    """`positions`, rounded up to whole tiles."""
-    return -(-positions // TILE) * TILE
-
-
-def scores_mask(visible: Tensor, group: int) -> Tensor:
-    """What `grouped_attention` adds to its scores so that each token sees what it may.
-
-    Matrix products of few rows, or with a ragged edge, are summed in another order than others.
-    A token's attention would then differ in its last bits with the number of tokens beside it.
-    So there are never fewer than four rows, and positions come in whole tiles; for those the
-    order is always the same.
-
-    Args:
-        visible: `[tokens, positions]` bool, positions a multiple of `TILE`.
-        group: how many query heads share a key head.
-
-    Returns:
-        `[rows, positions]` of 0 and -infinity, float32; a row for each token of each head of a
-        group, and rows that see everything to make up four.
-    """
-    mask = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, -math.inf)
-    rows = group * visible.shape[0]
-    return functional.pad(mask.repeat(group, 1), (0, 0, 0, max(0, _LEAST_ROWS - rows)))
-
-
-def grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Softmax attention in which several query heads share a key head.
-
-    The query heads of a group are laid beside each other as further rows, so keys and values
-    are read in place, once, whatever the group's size.
-
-    Args:
-        queries: `[tokens, heads, head_dim]`.
-        keys: `[kv_heads, positions, head_dim]`.
-        values: as keys.
-        mask: from `scores_mask`, in the queries' precision.
-
-    Returns:
-        `[tokens, heads × head_dim]`.
-    """
-    tokens, heads, head_dim = queries.shape
-    kv_heads = keys.shape[0]
-    group = heads // kv_heads
-    used = group * tokens
-    rows = queries.view(tokens, kv_heads, group, head_dim).permute(1, 2, 0, 3)
-    rows = rows.reshape(kv_heads, used, head_dim)
-    if used < mask.shape[0]:
-        rows = functional.pad(rows, (0, 0, 0, mask.shape[0] - used))
-    scores = torch.baddbmm(mask, rows, keys.transpose(1, 2), alpha=head_dim**-0.5)
-    attended = torch.bmm(scores.softmax(-1), values)[:, :used]
-    attended = attended.view(kv_heads, group, tokens, head_dim).permute(2, 0, 1, 3)
-    return attended.reshape(tokens, heads * head_dim)

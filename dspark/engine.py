@@ -5,23 +5,25 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import AsyncIterator, Sequence
+from typing import Literal
 
 import torch
-from torch import Tensor
 
-from dspark.admission import Admission, Share
+from dspark.admission import Admission
+from dspark.cycle import Cycle
+from dspark.drafters.protocol import Drafter
 from dspark.errors import (
     EngineClosed,
     EngineFull,
-    GenerationFailed,
     InvalidRequest,
     PromptTooLong,
 )
 from dspark.generation import Generation, Priority, Result, Step
 from dspark.kv_cache import SlotPool
-from dspark.sampling import SamplingParams, distribution, draw, processed_logits
+from dspark.sampling import SamplingParams
+from dspark.scheduler import PrefixScheduler, Scheduler, StepCosts, WholeBlocks
 from dspark.sequence import Sequence as Request
-from dspark.target import Span, Target
+from dspark.target import Target
 
 
 class Engine:
@@ -29,6 +31,10 @@ class Engine:
 
     Args:
         target: the model whose distribution is decoded.
+        drafter: proposes tokens that the target verifies; without one, decoding is plain. The
+            output's distribution is the same.
+        schedule: how much of a draft is verified: `off` for all of it, `prefix` for what pays by
+            the costs of a step, which are then measured now, or a scheduler of your own.
         slots: how many requests run at once, and how many prefixes are remembered between them.
         context_tokens: longest prompt and answer together; at most the model's own.
         max_queue: how many requests may wait for a slot.
@@ -39,6 +45,8 @@ class Engine:
     def __init__(
         self,
         target: Target,
+        drafter: Drafter | None = None,
+        schedule: Scheduler | Literal["off", "prefix"] = "off",
         *,
         slots: int = 4,
         context_tokens: int = 2048,
@@ -55,9 +63,14 @@ class Engine:
                 raise InvalidRequest(f"{name} is {value}; it must be at least 1")
         self.target = target
         self.context_tokens = min(context_tokens, target.context_tokens)
-        self._cache = target.new_cache(slots, self.context_tokens)
-        self._pool = SlotPool(slots, [self._cache])
-        self._admission = Admission(self._pool, prefill_tokens)
+        self._cycle = Cycle(
+            target,
+            drafter,
+            _scheduler(schedule, target, drafter),
+            slots=slots,
+            context_tokens=self.context_tokens,
+        )
+        self._admission = Admission(SlotPool(slots, self._cycle.caches), prefill_tokens)
         self._max_queue = max_queue
         self._arrivals = itertools.count()
         self._inbox: list[Request] = []
@@ -191,7 +204,7 @@ class Engine:
             while self._collect():
                 plan = self._admission.plan()
                 if plan:
-                    self._step(plan)
+                    self._cycle.run(plan)
         for sequence in (*self._inbox, *self._admission.waiting, *self._admission.running):
             sequence.generation._fail(EngineClosed("the engine was closed: open another one"))
 
@@ -207,62 +220,14 @@ class Engine:
             self._admission.admit()
             return not self._closed
 
-    def _step(self, plan: list[Share]) -> None:
-        try:
-            logits = self._forward(plan)
-        except Exception as error:
-            if len(plan) == 1:
-                self._fail(plan[0].sequence, error)
-                return
-            # Nothing says whose fault it was: each alone, and only the guilty one fails.
-            for share in plan:
-                self._step([share])
-            return
-        for share, rows in zip(plan, logits, strict=True):
-            try:
-                self._postprocess(share, rows)
-            except Exception as error:
-                self._fail(share.sequence, error)
 
-    def _forward(self, plan: list[Share]) -> list[Tensor]:
-        spans = []
-        for share in plan:
-            sequence = share.sequence
-            assert sequence.slot is not None, "a running sequence owns a slot"
-            start = sequence.computed
-            tokens = sequence.tokens(start, start + share.tokens)
-            spans.append(Span(sequence.slot.index, start, tokens, logits=int(share.reaches_end)))
-        logits = self.target.forward(spans, self._cache).logits
-        for share, span in zip(plan, spans, strict=True):
-            assert share.sequence.slot is not None
-            share.sequence.slot.tokens += span.tokens
-        return logits
-
-    def _postprocess(self, share: Share, rows: Tensor) -> None:
-        if len(rows) == 0:
-            return  # a part of a prompt
-        sequence = share.sequence
-        params = sequence.params
-        arguments = (rows[-1], params, sequence.prompt, sequence.answer)
-        if params.greedy:
-            token = int(processed_logits(*arguments).argmax())
-        else:
-            token = draw(distribution(*arguments), sequence.rng)
-        anchor = sequence.anchor
-        generation = sequence.generation
-        if token in sequence.stop_token_ids:
-            generation._publish(Step(anchor))
-            generation._finish("stop")
-            return
-        sequence.answer.append(token)
-        generation._publish(Step(anchor, committed=(token,)))
-        full = sequence.length >= self.context_tokens
-        if full or len(sequence.answer) >= params.max_new_tokens:
-            generation._finish("length")
-
-    def _fail(self, sequence: Request, cause: Exception) -> None:
-        error = GenerationFailed(f"computing this request failed ({cause!r}): submit it again")
-        error.__cause__ = cause
-        if sequence.slot is not None:
-            sequence.slot.roll_back(0)  # what a failed step left there is not to be trusted
-        sequence.generation._fail(error)
+def _scheduler(
+    schedule: Scheduler | Literal["off", "prefix"], target: Target, drafter: Drafter | None
+) -> Scheduler:
+    if schedule == "off" or drafter is None:
+        return WholeBlocks()
+    if schedule == "prefix":
+        return PrefixScheduler(StepCosts.measure(target, drafter.taps))
+    if isinstance(schedule, str):
+        raise InvalidRequest(f"schedule is {schedule!r}; it must be off, prefix or a scheduler")
+    return schedule

@@ -27,6 +27,10 @@ class WrongShape(CheckpointError):
     """A weight does not have the shape that the configuration gives it: fetch both again."""
 
 
+class DrafterMismatch(CheckpointError):
+    """The drafter was trained for another target: load the two that belong together."""
+
+
 class TokenizerError(DSparkError):
     """The checkpoint has no usable tokenizer or chat template for what was asked of it."""
 

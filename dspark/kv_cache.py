@@ -12,7 +12,13 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
-from dspark.decoder import padded
+TILE = 64
+"""Attention reads keys and values in whole tiles of this many positions."""
+
+
+def padded(positions: int) -> int:
+    """`positions`, rounded up to whole tiles."""
+    return -(-positions // TILE) * TILE
 
 
 class KvCache:

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -178,3 +179,51 @@ def draw(probabilities: Tensor, rng: random.Random) -> int:
     # The first token whose cumulative weight exceeds the point has itself a weight above zero.
     point = min(rng.random() * total, math.nextafter(total, 0.0))
     return int(torch.searchsorted(cumulative, point, right=True))
+
+
+class Choice(NamedTuple):
+    """A token and the distribution it was drawn from; None where nothing was drawn."""
+
+    token: int
+    distribution: Tensor | None
+
+
+@dataclass(eq=False)
+class Sampler:
+    """Chooses tokens for one request, by its settings, its history and its random numbers.
+
+    Every method takes the logits `[vocab]` of the position after prompt, answer and `drafted`.
+
+    Attributes:
+        params: the request's settings.
+        prompt: its prompt.
+        answer: its answer so far; the request's own list, which grows.
+        rng: its random numbers.
+    """
+
+    params: SamplingParams
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    rng: random.Random
+
+    def most_probable(self, logits: Tensor, drafted: Sequence[int] = ()) -> int:
+        """The token that a greedy request takes."""
+        return int(processed_logits(logits, *self._context(drafted)).argmax())
+
+    def distribution(self, logits: Tensor, drafted: Sequence[int] = ()) -> Tensor:
+        """The distribution that a token is drawn from, `[vocab]`."""
+        return distribution(logits, *self._context(drafted))
+
+    def choose(self, logits: Tensor, drafted: Sequence[int] = ()) -> Choice:
+        """Take or draw a token."""
+        if self.params.greedy:
+            return Choice(self.most_probable(logits, drafted), None)
+        probabilities = self.distribution(logits, drafted)
+        return Choice(draw(probabilities, self.rng), probabilities)
+
+    def _context(
+        self, drafted: Sequence[int]
+    ) -> tuple[SamplingParams, Sequence[int], Sequence[int]]:
+        if drafted and self.params.depends_on_history:
+            return self.params, self.prompt, [*self.answer, *drafted]
+        return self.params, self.prompt, self.answer

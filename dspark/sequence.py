@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dspark.generation import Generation
 from dspark.kv_cache import Slot
-from dspark.sampling import SamplingParams
+from dspark.sampling import Sampler, SamplingParams
 
 
 @dataclass(eq=False)
@@ -27,15 +27,22 @@ class Sequence:
     arrival: int
     slot: Slot | None = None
     answer: list[int] = field(default_factory=list)
-    rng: random.Random = field(init=False)
+    sampler: Sampler = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rng = random.Random(self.params.seed)
+        rng = random.Random(self.params.seed)
+        self.sampler = Sampler(self.params, self.prompt, self.answer, rng)
 
     @property
     def urgency(self) -> tuple[int, int]:
         """Sorts confirmed before speculative and then by arrival."""
         return (self.generation.priority, self.arrival)
+
+    @property
+    def owned_slot(self) -> Slot:
+        """The slot of a running sequence."""
+        assert self.slot is not None, "a running sequence owns a slot"
+        return self.slot
 
     @property
     def length(self) -> int:

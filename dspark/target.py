@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dspark.attention import SlotAttention
 from dspark.checkpoint import Checkpoint, Progress, Weights, find_checkpoint, read_json
-from dspark.decoder import Decoder, DecoderConfig, grouped_attention, padded, scores_mask
+from dspark.decoder import Decoder, DecoderConfig
 from dspark.errors import InvalidRequest
 from dspark.kv_cache import KvCache
 from dspark.linear import PRECISIONS
@@ -126,7 +127,7 @@ class Target:
         hidden, features = self.decoder.hidden_states(
             torch.tensor(token_ids, device=device),
             torch.tensor(positions, device=device),
-            _RaggedAttention(spans, cache, self.decoder),
+            SlotAttention(spans, cache, heads=self.decoder.config.heads, causal=True),
             taps,
         )
         lengths = [len(span.tokens) for span in spans]
@@ -137,32 +138,6 @@ class Target:
             list(torch.split(logits, [len(rows) for rows in wanted])),
             None if features is None else list(torch.split(features, lengths)),
         )
-
-
-class _RaggedAttention:
-    """Causal attention of each span over its slot: what came before it, and itself."""
-
-    def __init__(self, spans: Sequence[Span], cache: KvCache, decoder: Decoder) -> None:
-        self._cache = cache
-        self._spans: list[tuple[Span, slice, int, Tensor]] = []
-        group = decoder.config.heads // decoder.config.kv_heads
-        row = 0
-        for span in spans:
-            rows = slice(row, row + len(span.tokens))
-            stop = padded(span.stop)
-            positions = torch.arange(stop, device=decoder.device)
-            visible = positions <= positions[span.start : span.stop, None]
-            mask = scores_mask(visible, group).to(decoder.dtype)
-            self._spans.append((span, rows, stop, mask))
-            row = rows.stop
-
-    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        attended = []
-        for span, rows, stop, mask in self._spans:
-            self._cache.append(layer, span.slot, span.start, keys[rows], values[rows])
-            context = self._cache.read(layer, span.slot, stop)
-            attended.append(grouped_attention(queries[rows], *context, mask))
-        return attended[0] if len(attended) == 1 else torch.cat(attended)
 
 
 def load_target(

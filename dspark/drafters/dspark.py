@@ -1,0 +1,249 @@
+"""The DSpark drafter: a whole block in one parallel pass, then a cheap pass from token to token.
+
+Source: arXiv 2607.05147, and the checkpoint layout of its published drafters. The block reads the
+anchor followed by mask tokens. Every position of it sees the whole block and, at the positions
+before, not a cache of the drafter's own past but features of the target: its hidden states at
+a few layers, which hold far more than a small model would find out by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dspark.attention import SlotAttention
+from dspark.checkpoint import Checkpoint, Weights, find_checkpoint
+from dspark.decoder import DecoderConfig, DecoderLayer, Rotation
+from dspark.drafters.heads import ConfidenceHead, sequential_head
+from dspark.drafters.protocol import Anchor, Draft
+from dspark.errors import DrafterMismatch, UnsupportedArchitecture
+from dspark.kv_cache import KvCache
+from dspark.target import Target
+
+
+@dataclass(frozen=True)
+class _Block:
+    """An anchor and the masked positions after it, as a span of rows."""
+
+    slot: int
+    start: int
+    stop: int
+
+
+class DSparkDrafter:
+    """Drafts for one target, whose embedding and head it shares.
+
+    Attributes:
+        block_size: how many tokens it proposes.
+        taps: the target layers it reads.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, target: Target) -> None:
+        config = checkpoint.config
+        shape = DecoderConfig.from_config(config)
+        self._shape = shape
+        self._target = target.decoder
+        self.block_size = _integer(config, "block_size")
+        self.taps = _taps(config)
+        self._mask_token = _integer(config, "mask_token_id")
+        _check_match(checkpoint, shape, self.taps, target)
+
+        weights = Weights(checkpoint, self._target.precision, self._target.device)
+        hidden, rank = shape.hidden_size, _integer(config, "markov_rank")
+        self._fuse = weights.linear(["fc"], [hidden], hidden * len(self.taps))
+        self._feature_norm = weights.dense("hidden_norm.weight", (hidden,))
+        self._final_norm = weights.dense("norm.weight", (hidden,))
+        self._layers = [
+            DecoderLayer(shape, index, weights, f"layers.{index}") for index in range(shape.layers)
+        ]
+        # Features go through no layer on their way to the keys and values of each, so those of
+        # all layers are one product.
+        self._context = weights.linear(
+            [f"layers.{i}.self_attn.{n}_proj" for i in range(shape.layers) for n in "kv"],
+            [shape.kv_width] * (2 * shape.layers),
+            hidden,
+            bias=shape.qkv_bias,
+        )
+        self._key_norms = torch.stack(
+            [
+                weights.dense(f"layers.{index}.self_attn.k_norm.weight", (shape.head_dim,))
+                for index in range(shape.layers)
+            ]
+        )
+        self._previous = weights.embedding("markov_head.markov_w1.weight", (shape.vocab_size, rank))
+        kind = config.get("markov_head_type", "vanilla")
+        self.head = sequential_head(kind, weights, shape.vocab_size, hidden, rank)
+        self._confidence = None
+        if config.get("enable_confidence_head"):
+            with_markov = bool(config.get("confidence_head_with_markov"))
+            self._confidence = ConfidenceHead(weights, hidden, rank, with_markov)
+        self._inverse_wavelengths = shape.rope.inverse_wavelengths(shape.head_dim).to(
+            self._target.device
+        )
+
+    def new_cache(self, slots: int, context_tokens: int) -> KvCache:
+        """Keys and values of the target's features, with room for a block behind the context."""
+        shape = self._shape
+        return KvCache(
+            layers=shape.layers,
+            slots=slots,
+            kv_heads=shape.kv_heads,
+            context_tokens=context_tokens + self.block_size,
+            head_dim=shape.head_dim,
+            dtype=self._target.dtype,
+            device=self._target.device,
+        )
+
+    def extend(self, cache: KvCache | None, slot: int, start: int, features: Tensor) -> None:
+        """Take in the target's tapped outputs `[tokens, taps × hidden]` at `start …`."""
+        assert cache is not None
+        shape = self._shape
+        fused = self._norm(self._fuse(features), self._feature_norm)
+        both = self._context(fused).view(
+            len(features), shape.layers, 2, shape.kv_heads, shape.head_dim
+        )
+        normed = functional.rms_norm(both[:, :, 0], (shape.head_dim,), eps=shape.norm_epsilon)
+        keys = normed * self._key_norms[:, None]
+        rotation = self._rotation(range(start, start + len(features)))
+        for layer in range(shape.layers):
+            cache.append(layer, slot, start, rotation(keys[:, layer]), both[:, layer, 1])
+
+    def draft(self, cache: KvCache | None, anchors: Sequence[Anchor]) -> list[Draft]:
+        """Propose a block after each anchor."""
+        assert cache is not None
+        hidden = self.block_hidden(cache, anchors)
+        tokens: list[list[int]] = [[] for _ in anchors]
+        distributions: list[list[Tensor]] = [[] for _ in anchors]
+        confidences: list[Tensor] = []
+        previous = [anchor.token for anchor in anchors]
+        state = self.head.start(len(anchors))
+        for position in range(self.block_size):
+            logits, confidence, state = self.position(hidden[:, position], previous, state)
+            confidences.append(confidence)
+            for row, anchor in enumerate(anchors):
+                choice = anchor.sampler.choose(logits[row], tokens[row])
+                if choice.distribution is not None:
+                    distributions[row].append(choice.distribution)
+                previous[row] = choice.token
+                tokens[row].append(choice.token)
+        confidence_rows = torch.stack(confidences, -1).sigmoid().tolist()
+        return [
+            Draft(tuple(tokens[row]), tuple(distributions[row]), tuple(confidence_rows[row]))
+            for row in range(len(anchors))
+        ]
+
+    def block_hidden(self, cache: KvCache, anchors: Sequence[Anchor]) -> Tensor:
+        """The parallel stage: `[anchors, block_size, hidden]`, after the final norm."""
+        size = self.block_size
+        blocks = [_Block(each.slot, each.position, each.position + size) for each in anchors]
+        masks = [self._mask_token] * (size - 1)
+        token_ids = [token for anchor in anchors for token in (anchor.token, *masks)]
+        hidden = self._target.embed(torch.tensor(token_ids, device=self._target.device))
+        rotation = self._rotation(
+            [position for block in blocks for position in range(block.start, block.stop)]
+        )
+        # The block's own keys and values lie where the next features will overwrite them.
+        attention = SlotAttention(blocks, cache, heads=self._shape.heads, causal=False)
+        for layer in self._layers:
+            hidden = layer(hidden, rotation, attention)
+        return self._norm(hidden, self._final_norm).view(len(anchors), size, -1)
+
+    def position(
+        self, hidden: Tensor, previous: Sequence[int], state: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The sequential stage at one position.
+
+        Args:
+            hidden: `[anchors, hidden]` of that position.
+            previous: the token before it, one an anchor.
+            state: the head's.
+
+        Returns:
+            Logits `[anchors, vocab]` float32, the confidence's logits `[anchors]`, and the state.
+        """
+        before = functional.embedding(
+            torch.tensor(previous, device=hidden.device), self._previous
+        ).to(hidden.dtype)
+        bias, state = self.head(hidden, before, state)
+        logits = self._target.head(hidden).float() + bias.float()
+        if self._confidence is None:
+            return logits, torch.full((len(hidden),), torch.inf, device=hidden.device), state
+        return logits, self._confidence(hidden, before), state
+
+    def _rotation(self, positions: Sequence[int]) -> Rotation:
+        device = self._inverse_wavelengths.device
+        dtype = self._target.dtype
+        return Rotation.at(torch.tensor(positions, device=device), self._inverse_wavelengths, dtype)
+
+    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(hidden, weight.shape, weight, self._shape.norm_epsilon)
+
+
+def load_drafter(source: str | Path, target: Target) -> DSparkDrafter:
+    """Load a DSpark drafter for a target, in the target's precision and on its device.
+
+    Args:
+        source: a folder or hub id in the layout of the published drafters.
+        target: the model it was trained for.
+
+    Raises:
+        CheckpointError: it is not there, incomplete, or of an unknown kind.
+        DrafterMismatch: it was trained for another model.
+    """
+    checkpoint = Checkpoint(find_checkpoint(source))
+    with torch.inference_mode():
+        return DSparkDrafter(checkpoint, target)
+
+
+def _check_match(
+    checkpoint: Checkpoint, shape: DecoderConfig, taps: Sequence[int], target: Target
+) -> None:
+    of_target = target.decoder.config
+    expected = {
+        "vocab_size": (shape.vocab_size, of_target.vocab_size),
+        "hidden_size": (shape.hidden_size, of_target.hidden_size),
+        "num_target_layers": (
+            checkpoint.config.get("num_target_layers", of_target.layers),
+            of_target.layers,
+        ),
+    }
+    for name, (drafters, targets) in expected.items():
+        if drafters != targets:
+            raise DrafterMismatch(
+                f"the drafter in {checkpoint.folder} was trained for a target with {name} "
+                f"{drafters}, and the target has {targets}: load the two that belong together"
+            )
+    # The last layer is not a tap: its raw output is not what training recorded there.
+    if not all(-1 <= tap < of_target.layers - 1 for tap in taps):
+        raise DrafterMismatch(
+            f"the drafter in {checkpoint.folder} reads target layers {list(taps)}, and the target "
+            f"offers -1 … {of_target.layers - 2}: load the two that belong together"
+        )
+    for name in ("embed_tokens.weight", "lm_head.weight"):
+        if name in checkpoint:  # copies of the target's, which is used instead
+            checkpoint.tensor(name, (of_target.vocab_size, of_target.hidden_size))
+
+
+def _integer(config: Mapping[str, object], key: str) -> int:
+    value = config.get(key)
+    if not isinstance(value, int):
+        raise UnsupportedArchitecture(
+            f"the drafter's config.json has {value!r} as {key!r}: it is no DSpark drafter, or its "
+            "download is damaged"
+        )
+    return value
+
+
+def _taps(config: Mapping[str, object]) -> tuple[int, ...]:
+    taps = config.get("target_layer_ids")
+    if not isinstance(taps, Sequence) or not taps or not all(isinstance(t, int) for t in taps):
+        raise UnsupportedArchitecture(
+            f"the drafter's config.json has {taps!r} as 'target_layer_ids': it is no DSpark "
+            "drafter, or its download is damaged"
+        )
+    return tuple(taps)

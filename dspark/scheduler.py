@@ -1,0 +1,332 @@
+"""How many drafted tokens each sequence verifies: as many as raise the tokens per millisecond.
+
+Verification is lossless only if whether a token is verified does not depend on the token itself.
+The confidence after it does (its head reads the token), so no rule here looks at a confidence
+before everything in front of it has been taken up. `most_likely_first` makes that a property of
+how candidates are produced, not of who consumes them. (Confidence-scheduled verification: DSpark,
+arXiv 2607.05147.)
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice, takewhile
+from operator import mul
+from typing import NamedTuple, Protocol
+
+from dspark.errors import InvalidRequest
+from dspark.generation import Priority
+from dspark.speculation_switch import SpeculationSwitch
+
+
+class StepCost(Protocol):
+    """What a step takes on this machine."""
+
+    def cost_ms(self, tokens_in_step: int) -> float:
+        """Milliseconds of a target step that computes so many tokens, at least one."""
+        ...
+
+    def draft_ms(self, sequences: int) -> float:
+        """Milliseconds of drafting one block for each of so many sequences."""
+        ...
+
+
+class Drafted(Protocol):
+    """What the scheduler sees of a draft."""
+
+    @property
+    def confidence(self) -> Sequence[float]:
+        """For each drafted token the estimated probability that it is accepted given that all
+        before it are; empty for a sequence that has only its anchor in the step."""
+        ...
+
+
+@dataclass(frozen=True)
+class DecodingStep:
+    """The step that is decided about.
+
+    Attributes:
+        drafts: one for each sequence that is decoded, drafted for or not.
+        priorities: theirs; candidates of confirmed sequences come before any of speculative ones.
+        certain_tokens: what the step computes in any case: the anchors, and parts of prompts.
+    """
+
+    drafts: Sequence[Drafted]
+    priorities: Sequence[Priority]
+    certain_tokens: int
+
+    @property
+    def drafted(self) -> int:
+        """For how many sequences a block was drafted."""
+        return sum(1 for draft in self.drafts if draft.confidence)
+
+
+def survival(confidence: Sequence[float]) -> Iterator[float]:
+    """For each drafted token the probability that it and all before it are accepted."""
+    return accumulate(confidence, mul)
+
+
+def most_likely_first(step: DecodingStep) -> Iterator[tuple[int, float]]:
+    """Every candidate as (sequence, survival), by priority, then by descending survival.
+
+    Equal ones come by their place in the block, then by sequence. A sequence's candidates always
+    come in order, and a confidence is read only when the candidate before it has been consumed:
+    leaving the iteration leaves the rest unseen.
+    """
+    heap = [
+        (priority, -draft.confidence[0], 0, index)
+        for index, (draft, priority) in enumerate(zip(step.drafts, step.priorities, strict=True))
+        if draft.confidence
+    ]
+    heapq.heapify(heap)
+    while heap:
+        priority, negated, place, index = heapq.heappop(heap)
+        yield index, -negated
+        place += 1
+        confidence = step.drafts[index].confidence
+        if place < len(confidence):
+            heapq.heappush(heap, (priority, negated * confidence[place], place, index))
+
+
+class Policy(Protocol):
+    """A rule that gives every sequence the length of the prefix to verify."""
+
+    def lengths(self, step: DecodingStep, cost: StepCost) -> list[int]:
+        """How many tokens of each draft are verified."""
+        ...
+
+
+@dataclass(frozen=True)
+class Full:
+    """Everything that was drafted, whatever it costs."""
+
+    def lengths(self, step: DecodingStep, cost: StepCost) -> list[int]:
+        """See `Policy`."""
+        return [len(draft.confidence) for draft in step.drafts]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Every token that survives with at least this probability, whatever it costs."""
+
+    least_survival: float = 0.5
+
+    def lengths(self, step: DecodingStep, cost: StepCost) -> list[int]:
+        """See `Policy`."""
+        return [
+            sum(1 for _ in takewhile(self._is_likely, survival(draft.confidence)))
+            for draft in step.drafts
+        ]
+
+    def _is_likely(self, survives: float) -> bool:
+        return survives >= self.least_survival
+
+
+@dataclass(frozen=True)
+class EarlyStop:
+    """Takes up candidates while each raises the step's tokens per millisecond.
+
+    It ends at the first that does not, though a later one might. Where costs rise in stairs the
+    best length may lie beyond, but to go there because later candidates are likely would be to
+    decide about a token by what it has itself brought about.
+    """
+
+    def lengths(self, step: DecodingStep, cost: StepCost) -> list[int]:
+        """See `Policy`."""
+        lengths = [0] * len(step.drafts)
+        best = _Throughput.of_anchors(step, cost)
+        for index, throughput in _growth(step, cost):
+            if not throughput.beats(best):
+                break
+            best = throughput
+            lengths[index] += 1
+        return lengths
+
+
+class DelayedBudget:
+    """Gives the present candidates as many places as were best for those of two steps ago.
+
+    What was drafted two steps ago is settled, so the search for the best number may look at all
+    of it and leap over stairs. The present confidences only decide whose candidates get the
+    places. Until two steps have passed it is `EarlyStop`. The number is scaled when there are
+    more or fewer sequences than there were.
+    """
+
+    def __init__(self) -> None:
+        self._past: deque[tuple[int, int]] = deque(maxlen=2)  # (best number, drafted sequences)
+
+    def lengths(self, step: DecodingStep, cost: StepCost) -> list[int]:
+        """See `Policy`."""
+        settled = self._past[0] if len(self._past) == 2 else None
+        self._past.append((_best_count(step, cost), step.drafted))
+        if settled is None:
+            return EarlyStop().lengths(step, cost)
+        count, drafted_then = settled
+        budget = round(count * step.drafted / drafted_then)
+        lengths = [0] * len(step.drafts)
+        for index, _ in islice(most_likely_first(step), budget):
+            lengths[index] += 1
+        return lengths
+
+
+class _Throughput(NamedTuple):
+    """Expected tokens of a step, and its milliseconds with those of the drafting before it."""
+
+    tokens: float
+    ms: float
+
+    @classmethod
+    def of_anchors(cls, step: DecodingStep, cost: StepCost) -> _Throughput:
+        """Of a step that verifies nothing: each sequence gets the one token after its anchor."""
+        ms = cost.draft_ms(step.drafted) + cost.cost_ms(step.certain_tokens)
+        return cls(len(step.drafts), ms)
+
+    def beats(self, other: _Throughput) -> bool:
+        """Whether this is more tokens per millisecond."""
+        return self.tokens * other.ms > other.tokens * self.ms
+
+
+def _growth(step: DecodingStep, cost: StepCost) -> Iterator[tuple[int, _Throughput]]:
+    """The sequence of each next candidate, and the throughput with it and all before it."""
+    draft_ms = cost.draft_ms(step.drafted)
+    expected = float(len(step.drafts))
+    candidates = most_likely_first(step)
+    for tokens, (index, survives) in enumerate(candidates, step.certain_tokens + 1):
+        expected += survives
+        yield index, _Throughput(expected, draft_ms + cost.cost_ms(tokens))
+
+
+def _best_count(step: DecodingStep, cost: StepCost) -> int:
+    """With how many candidates the throughput is highest, wherever that is."""
+    best, best_count = _Throughput.of_anchors(step, cost), 0
+    for count, (_, throughput) in enumerate(_growth(step, cost), 1):
+        if throughput.beats(best):
+            best, best_count = throughput, count
+    return best_count
+
+
+SCHEDULES = ("off", "full", "threshold", "early_stop", "delayed_budget")
+"""What `Scheduler.named` knows; a threshold may be given as in `threshold:0.7`."""
+
+
+class Scheduler:
+    """One engine's decisions: whether to draft at all, and how much of each draft to verify.
+
+    Every decoding step goes: draft if `drafting`, `schedule`, verify, `record`.
+
+    Args:
+        policy: chooses the lengths; None never drafts.
+        cost: what steps take; without it every step takes the same.
+        switch: stops the drafting while it does not pay; None never does.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | None,
+        cost: StepCost | None = None,
+        switch: SpeculationSwitch | None = None,
+    ) -> None:
+        self._policy = policy
+        self._cost = cost or _EqualSteps()
+        self._switch = switch
+
+    @classmethod
+    def named(cls, schedule: str, cost: StepCost | None = None) -> Scheduler:
+        """A scheduler by one of the names in `SCHEDULES`.
+
+        `early_stop` and `delayed_budget` weigh costs, and stop drafting while it does not pay;
+        the others do as they are told.
+
+        Raises:
+            InvalidRequest: there is no such schedule, its threshold is no probability, or it
+                weighs costs and was given none.
+        """
+        name, _, argument = schedule.partition(":")
+        if name == "threshold":
+            return cls(Threshold(_probability(argument)) if argument else Threshold(), cost)
+        if name not in SCHEDULES or argument:
+            raise InvalidRequest(
+                f"schedule is {schedule!r}; it must be one of {', '.join(SCHEDULES)}"
+            )
+        if name == "off":
+            return cls(None, cost)
+        if name == "full":
+            return cls(Full(), cost)
+        if cost is None:
+            raise InvalidRequest(
+                f"the schedule {name!r} weighs what steps cost: profile the machine first, or "
+                "choose full or threshold"
+            )
+        policy = EarlyStop() if name == "early_stop" else DelayedBudget()
+        return cls(policy, cost, SpeculationSwitch())
+
+    @property
+    def drafting(self) -> bool:
+        """Whether the next step's sequences are to be drafted for."""
+        return self._policy is not None and (self._switch is None or self._switch.on)
+
+    def schedule(
+        self,
+        certain_tokens: int,
+        drafts: Sequence[Drafted],
+        priorities: Sequence[Priority] | None = None,
+    ) -> list[int]:
+        """How many tokens of each draft the step verifies.
+
+        Args:
+            certain_tokens: what the step computes in any case: the anchors, and parts of prompts.
+            drafts: one for each sequence that is decoded in the step, empty if not drafted for.
+            priorities: theirs; without them all are confirmed.
+        """
+        if self._policy is None or not any(draft.confidence for draft in drafts):
+            return [0] * len(drafts)
+        priorities = priorities or [Priority.CONFIRMED] * len(drafts)
+        return self._policy.lengths(DecodingStep(drafts, priorities, certain_tokens), self._cost)
+
+    def record(
+        self, certain_tokens: int, *, sequences: int, drafted: int, verified: int, committed: int
+    ) -> None:
+        """Tell what came of a step, so that drafting stops, and is tried again, when it should.
+
+        Args:
+            certain_tokens: as for `schedule`.
+            sequences: how many were decoded.
+            drafted: for how many of them a block was drafted.
+            verified: how many drafted tokens were verified, over all sequences.
+            committed: how many tokens the step gave, over all sequences.
+        """
+        if self._switch is None or sequences == 0:
+            return
+        if drafted == 0:
+            self._switch.record_plain()
+            return
+        cost = self._cost
+        # Plain decoding would have had the prompts' parts in its first step only.
+        further_steps = committed / sequences - 1
+        self._switch.record_drafted(
+            spent_ms=cost.draft_ms(drafted) + cost.cost_ms(certain_tokens + verified),
+            plain_ms=cost.cost_ms(certain_tokens) + further_steps * cost.cost_ms(sequences),
+        )
+
+
+class _EqualSteps:
+    """Steps that all take a millisecond: what is known when nothing was measured."""
+
+    def cost_ms(self, tokens_in_step: int) -> float:
+        return 1.0
+
+    def draft_ms(self, sequences: int) -> float:
+        return 0.0
+
+
+def _probability(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise InvalidRequest(f"the threshold is {text!r}; it must be a number from 0 to 1")
+    return value

@@ -1,0 +1,152 @@
+"""DSpark drafts, judges and commits what the reference implementation does, number for number."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dspark import DSparkDrafter, Engine, SamplingParams, Target, load_drafter, load_target
+from dspark.drafters import Anchor
+from dspark.sampling import Sampler
+from dspark.target import Span
+
+TOLERANCE = 1e-4  # absolute, in float32, as the vectors' own description asks for
+NEVER_ENDS = 10_000
+
+
+@pytest.fixture(scope="module", params=["vanilla_block7", "gated_block7", "rnn_block5"])
+def folder(request: pytest.FixtureRequest, shared_folder: Path) -> Path:
+    return shared_folder / "golden" / request.param
+
+
+@pytest.fixture(scope="module")
+def prompts(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "expected.json").read_text())["prompts"]
+    assert found
+    return found
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path) -> Target:
+    return load_target(folder / "target")
+
+
+@pytest.fixture(scope="module")
+def drafter(folder: Path, target: Target) -> DSparkDrafter:
+    return load_drafter(folder / "drafter", target)
+
+
+@pytest.fixture
+def engine(target: Target, drafter: DSparkDrafter) -> Iterator[Engine]:
+    with Engine(target, drafter, context_tokens=512) as engine:
+        yield engine
+
+
+def cycles(generation: Any, count: int) -> list[dict[str, Any]]:
+    """The first cycles of a generation, in the words of the reference, and its first token."""
+    found = []
+    start = generation.prompt_tokens
+    for step in generation:
+        if step.draft:
+            found.append(
+                {
+                    "start": start,
+                    "anchor": step.anchor,
+                    "draft": list(step.draft),
+                    "scheduled": step.scheduled,
+                    "accepted": step.accepted,
+                    "committed": list(step.committed),
+                }
+            )
+            start += len(step.committed)
+        if len(found) == count:
+            generation.cancel()
+    return found
+
+
+def test_every_cycle_is_the_references(engine: Engine, prompts: list[dict[str, Any]]) -> None:
+    params = SamplingParams(max_new_tokens=NEVER_ENDS)
+    for expected in prompts:
+        generation = engine.submit(expected["prompt"], params)
+        assert cycles(generation, len(expected["cycles"])) == expected["cycles"]
+
+
+def test_the_output_is_that_of_plain_decoding(
+    engine: Engine, prompts: list[dict[str, Any]]
+) -> None:
+    for expected in prompts:
+        params = SamplingParams(max_new_tokens=len(expected["output"]))
+        result = engine.generate(expected["prompt"], params)
+        assert list(result.token_ids) == expected["output"]
+
+
+def test_sequences_that_share_steps_draft_and_commit_the_same(
+    engine: Engine, prompts: list[dict[str, Any]]
+) -> None:
+    generations = [
+        engine.submit(each["prompt"], SamplingParams(max_new_tokens=len(each["output"])))
+        for each in prompts
+    ]
+    for expected, generation in zip(prompts, generations, strict=True):
+        steps = list(generation)
+        assert [token for step in steps for token in step.committed] == expected["output"]
+        drafts = [list(step.draft) for step in steps if step.draft]
+        assert drafts == [cycle["draft"] for cycle in expected["cycles"]][: len(drafts)]
+
+
+def test_a_reused_prefix_drafts_the_same(engine: Engine, prompts: list[dict[str, Any]]) -> None:
+    expected = prompts[0]
+    half = len(expected["prompt"]) // 2
+    engine.generate(expected["prompt"][:half], SamplingParams(max_new_tokens=1))
+    generation = engine.submit(expected["prompt"], SamplingParams(max_new_tokens=NEVER_ENDS))
+    assert cycles(generation, len(expected["cycles"])) == expected["cycles"]
+    assert generation.cached_tokens > 0
+
+
+def test_tensors_are_the_references(
+    folder: Path, target: Target, drafter: DSparkDrafter, prompts: list[dict[str, Any]]
+) -> None:
+    tensors = load_file(folder / "tensors.safetensors")
+    largest: dict[str, float] = {"block_hidden": 0, "corrected_logits": 0, "confidence_logits": 0}
+    with torch.inference_mode():
+        for index, expected in enumerate(prompts):
+            for number, cycle in enumerate(expected["cycles"]):
+                found = tensors_of_cycle(target, drafter, expected, cycle)
+                for name, tensor in found.items():
+                    difference = (tensor - tensors[f"p{index}.c{number}.{name}"]).abs().max()
+                    largest[name] = max(largest[name], float(difference))
+    assert {name: value for name, value in largest.items() if value > TOLERANCE} == {}
+
+
+def tensors_of_cycle(
+    target: Target, drafter: DSparkDrafter, expected: dict[str, Any], cycle: dict[str, Any]
+) -> dict[str, torch.Tensor]:
+    """The drafter's tensors after everything before the anchor was computed at once."""
+    start, anchor = cycle["start"], cycle["anchor"]
+    before = [*expected["prompt"], *expected["output"]][:start]
+    spans = [Span(0, 0, before)]
+    features = target.forward(spans, target.new_cache(1, start), drafter.taps).features
+    assert features is not None
+    cache = drafter.new_cache(1, start + 1)
+    drafter.extend(cache, 0, 0, features[0])
+    sampler = Sampler(SamplingParams(), before, [], random.Random(0))
+    hidden = drafter.block_hidden(cache, [Anchor(0, start, anchor, sampler)])
+    previous, state = anchor, drafter.head.start(1)
+    logits, confidences = [], []
+    for position, token in enumerate(cycle["draft"]):
+        row, confidence, state = drafter.position(hidden[:, position], [previous], state)
+        logits.append(row[0])
+        confidences.append(confidence[0])
+        previous = token
+    return {
+        "block_hidden": hidden[0],
+        "corrected_logits": torch.stack(logits),
+        "confidence_logits": torch.stack(confidences),
+    }
