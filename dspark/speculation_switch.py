@@ -1,0 +1,88 @@
+"""Stops drafting while it does not pay, and tries it again after a while.
+
+It counts steps and looks at no clock, so the same steps always switch at the same places.
+"""
+
+from __future__ import annotations
+
+
+class SpeculationSwitch:
+    """On while speculation yields more tokens in the time than plain decoding would.
+
+    It begins with a probe of some steps. A probe that gains too little ends in a rest without
+    drafting, and each failed probe doubles the next rest, so that a hopeless drafter costs next
+    to nothing in the long run. Turning on asks for more than staying on does; otherwise a
+    drafter that just breaks even would flip the switch at every probe.
+
+    Args:
+        probe_steps: how many drafted steps are looked at before it is decided.
+        rest_steps: how many steps go by before the next probe.
+        longest_rest_steps: what doubling ends at.
+        window_steps: over about how many of the last steps the gain is averaged.
+        turn_on_gain: the gain that a probe must show; 1 is as fast as without drafts.
+        keep_on_gain: the gain below which speculation is switched off again.
+    """
+
+    def __init__(
+        self,
+        *,
+        probe_steps: int = 8,
+        rest_steps: int = 64,
+        longest_rest_steps: int = 1024,
+        window_steps: int = 32,
+        turn_on_gain: float = 1.05,
+        keep_on_gain: float = 1.0,
+    ) -> None:
+        self._probe_steps = probe_steps
+        self._first_rest_steps = rest_steps
+        self._longest_rest_steps = longest_rest_steps
+        self._decay = 1 - 1 / window_steps
+        self._turn_on_gain = turn_on_gain
+        self._keep_on_gain = keep_on_gain
+        self._rest_steps = rest_steps  # of the next rest
+        self._rest_left = 0
+        self._drafted_steps = 0  # since the probe began
+        self._spent_ms = 0.0
+        self._plain_ms = 0.0
+
+    @property
+    def on(self) -> bool:
+        """Whether the next step is to be drafted."""
+        return self._rest_left == 0
+
+    @property
+    def gain(self) -> float | None:
+        """How much faster than plain decoding the last drafted steps were; None before any."""
+        return self._plain_ms / self._spent_ms if self._spent_ms > 0 else None
+
+    def record_drafted(self, spent_ms: float, plain_ms: float) -> None:
+        """Take in a step with drafts.
+
+        Args:
+            spent_ms: what drafting and the step took.
+            plain_ms: what plain decoding would have taken for the tokens that it gave.
+        """
+        self._spent_ms = self._spent_ms * self._decay + spent_ms
+        self._plain_ms = self._plain_ms * self._decay + plain_ms
+        self._drafted_steps += 1
+        if self._drafted_steps < self._probe_steps:
+            return
+        probing = self._drafted_steps == self._probe_steps
+        needed = self._turn_on_gain if probing else self._keep_on_gain
+        if self._plain_ms < needed * self._spent_ms:
+            self._rest_left = self._rest_steps
+            self._rest_steps = min(2 * self._rest_steps, self._longest_rest_steps)
+        elif probing:
+            self._rest_steps = self._first_rest_steps
+
+    def record_plain(self) -> None:
+        """Take in a step without drafts."""
+        if self._rest_left > 0:
+            self._rest_left -= 1
+            if self._rest_left == 0:
+                self._begin_probe()
+
+    def _begin_probe(self) -> None:
+        self._drafted_steps = 0
+        self._spent_ms = 0.0
+        self._plain_ms = 0.0
