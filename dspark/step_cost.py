@@ -1,0 +1,253 @@
+"""What a step takes on this machine, by the number of tokens in it: measured once, then remembered.
+
+Real curves are staircases (a matrix product computes whole tiles), so they are kept as a table and
+not as a formula.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from dspark.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from dspark.drafters.protocol import Drafter
+    from dspark.target import Target
+
+logger = logging.getLogger(__name__)
+
+Measure = Callable[[int], float]
+"""Does the work for that many tokens, or sequences, and returns the milliseconds it took."""
+
+PROFILED_TOKENS = 32
+PROFILED_SEQUENCES = 4
+PROFILED_CONTEXT_TOKENS = 128
+_REPEATS = 5
+_FORMAT = 1  # raise it when steps come to be measured differently: all tables are then made anew
+
+
+@dataclass(frozen=True)
+class StepCostTable:
+    """Milliseconds of a step; a `StepCost` for the scheduler.
+
+    Attributes:
+        step_ms: of a target step with 1, 2, … tokens. Beyond the table costs go on as they rose
+            on average within it.
+        drafting_ms: of drafting for 1, 2, … sequences, likewise. Empty: drafting costs nothing.
+    """
+
+    step_ms: tuple[float, ...]
+    drafting_ms: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.step_ms or not all(_is_cost(ms) for ms in self.step_ms + self.drafting_ms):
+            raise InvalidRequest(
+                "a table of step costs needs at least one entry, and durations above zero"
+            )
+
+    def cost_ms(self, tokens_in_step: int) -> float:
+        """Milliseconds of a target step that computes so many tokens, at least one."""
+        return _at(self.step_ms, tokens_in_step)
+
+    def draft_ms(self, sequences: int) -> float:
+        """Milliseconds of drafting one block for each of so many sequences."""
+        return _at(self.drafting_ms, sequences) if self.drafting_ms and sequences else 0.0
+
+
+def _at(curve: Sequence[float], count: int) -> float:
+    if count <= len(curve):
+        return curve[count - 1]
+    slope = (curve[-1] - curve[0]) / max(1, len(curve) - 1)
+    return curve[-1] + (count - len(curve)) * slope
+
+
+def profile(measure: Measure, counts: int, repeats: int = _REPEATS) -> tuple[float, ...]:
+    """Measure 1 … `counts`: the median of several, made non-decreasing.
+
+    The repeats go round all counts, so that a disturbance which lasts a while hits every count
+    once and not one count every time. More work never takes less, so where a median is below
+    the one before, both are noise, and their mean is taken for both (isotonic regression).
+    """
+    for count in range(1, counts + 1):
+        measure(count)  # the first time allocates and compiles
+    rounds = [[measure(count) for count in range(1, counts + 1)] for _ in range(repeats)]
+    return _isotonic([median(times) for times in zip(*rounds, strict=True)])
+
+
+def _isotonic(values: Sequence[float]) -> tuple[float, ...]:
+    """The non-decreasing sequence nearest to `values` in squares (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []  # mean and number of pooled values
+    for value in values:
+        mean, size = value, 1
+        while pools and pools[-1][0] > mean:
+            before, more = pools.pop()
+            mean = (before * more + mean * size) / (more + size)
+            size += more
+        pools.append((mean, size))
+    return tuple(mean for mean, size in pools for _ in range(size))
+
+
+def cached_profile(
+    subject: str, machine: str, measure: Measure, counts: int, *, refresh: bool = False
+) -> tuple[float, ...]:
+    """The profile of `subject` on `machine`, measured now if it is not in the cache folder.
+
+    Args:
+        subject: names what is measured, in all that its durations depend on.
+        machine: see `machine_name`.
+        measure: called only if there is no usable profile.
+        counts: up to which count.
+        refresh: measure even if there is one.
+    """
+    key = {"format": _FORMAT, "subject": subject, "machine": machine, "counts": counts}
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    path = cache_folder() / "step-cost" / f"{digest[:16]}.json"
+    curve = None if refresh else _read(path, counts)
+    if curve is None:
+        curve = profile(measure, counts)
+        _write(path, {**key, "ms": curve})
+    return curve
+
+
+def cache_folder() -> Path:
+    """`$DSPARK_CACHE`, or the user's cache folder."""
+    return Path(os.environ.get("DSPARK_CACHE") or platformdirs.user_cache_dir("dspark-assistant"))
+
+
+def _read(path: Path, counts: int) -> tuple[float, ...] | None:
+    try:
+        curve = json.loads(path.read_text(encoding="utf-8"))["ms"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("%s is no profile of step costs (%r): measuring anew", path, error)
+        return None
+    if not isinstance(curve, list) or len(curve) != counts or not all(map(_is_cost, curve)):
+        logger.warning("%s holds no profile of %d step costs: measuring anew", path, counts)
+        return None
+    return tuple(curve)
+
+
+def _is_cost(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value < float("inf")
+
+
+def _write(path: Path, content: object) -> None:
+    """Write whole or not at all; a profile that cannot be kept is measured again next time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            unfinished = Path(folder) / path.name
+            unfinished.write_text(json.dumps(content, indent=2), encoding="utf-8")
+            unfinished.replace(path)
+    except OSError as error:
+        logger.warning("The step costs cannot be kept in %s (%s)", path, error)
+
+
+def machine_name(device: str, threads: int) -> str:
+    """The processor that computes, as its maker calls it, and with how many threads."""
+    if device.startswith("cuda"):
+        import torch
+
+        return str(torch.cuda.get_device_name(device))
+    return f"{processor_name()}, {os.cpu_count()} cores, {threads} threads"
+
+
+def processor_name() -> str:
+    """The CPU's model name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def profiled_cost(
+    target: Target, drafter: Drafter | None = None, *, refresh: bool = False
+) -> StepCostTable:
+    """The costs of a target's steps, and of its drafter, on this machine.
+
+    Takes some seconds the first time, and then as long as a few drafts: those are always
+    measured, since nothing names all that a drafter's speed depends on. Not to be called while
+    an engine computes with the target.
+    """
+    taps = tuple(drafter.taps) if drafter is not None else ()
+    step_ms = cached_profile(
+        f"{_shape(target)}, taps {taps}",
+        machine_name(target.decoder.device.type, target.threads),
+        target_measure(target, taps),
+        min(PROFILED_TOKENS, target.context_tokens // 2),
+        refresh=refresh,
+    )
+    if drafter is None:
+        return StepCostTable(step_ms)
+    return StepCostTable(step_ms, profile(drafter_measure(target, drafter), PROFILED_SEQUENCES))
+
+
+def target_measure(target: Target, taps: Sequence[int] = ()) -> Measure:
+    """Times steps of a target over a context of usual length, with logits for every token."""
+    import torch
+
+    from dspark.target import Span
+
+    start = _context(target)
+    cache = target.new_cache(1, start + PROFILED_TOKENS)
+
+    def measure(tokens: int) -> float:
+        torch.set_num_threads(target.threads)
+        with torch.inference_mode():
+            begun = time.perf_counter()
+            span = Span(0, start, [0] * tokens, logits=tokens)
+            logits = target.forward([span], cache, taps).logits[0]
+            float(logits[0, 0])  # until it is read, a GPU may not have computed it
+            return 1000 * (time.perf_counter() - begun)
+
+    return measure
+
+
+def drafter_measure(target: Target, drafter: Drafter) -> Measure:
+    """Times the drafting of a block for several sequences over a context of usual length."""
+    import torch
+
+    from dspark.drafters.protocol import Anchor
+    from dspark.sampling import Sampler, SamplingParams
+
+    start = _context(target)
+    cache = drafter.new_cache(PROFILED_SEQUENCES, start + PROFILED_TOKENS)
+    sampler = Sampler(SamplingParams(), [0] * start, [0], Random(0))
+
+    def measure(sequences: int) -> float:
+        torch.set_num_threads(target.threads)
+        with torch.inference_mode():
+            begun = time.perf_counter()
+            drafter.draft(cache, [Anchor(slot, start, 0, sampler) for slot in range(sequences)])
+            return 1000 * (time.perf_counter() - begun)
+
+    return measure
+
+
+def _context(target: Target) -> int:
+    return min(PROFILED_CONTEXT_TOKENS, target.context_tokens // 2)
+
+
+def _shape(target: Target) -> str:
+    """What durations depend on: not the weights, but their shapes and precision, and torch."""
+    import torch
+
+    config = hashlib.sha256((target.folder / "config.json").read_bytes()).hexdigest()
+    return f"{config[:16]}, {target.decoder.precision}, torch {torch.__version__}"
