@@ -7,6 +7,7 @@ from dspark.engine import Engine
 from dspark.errors import (
     CheckpointError,
     CheckpointNotFound,
+    CostNeeded,
     DrafterMismatch,
     DSparkError,
     EngineClosed,
@@ -22,13 +23,15 @@ from dspark.errors import (
 )
 from dspark.generation import FinishReason, Generation, Priority, Result, Step
 from dspark.sampling import SamplingParams
-from dspark.scheduler import PrefixScheduler, Scheduler, StepCosts, WholeBlocks
+from dspark.scheduler import Scheduler
+from dspark.step_cost import StepCostTable, profiled_cost
 from dspark.target import Target, load_target
 from dspark.tokenizer import Detokenizer, Tokenizer
 
 __all__ = [
     "CheckpointError",
     "CheckpointNotFound",
+    "CostNeeded",
     "DSparkDrafter",
     "DSparkError",
     "Detokenizer",
@@ -43,20 +46,19 @@ __all__ = [
     "InvalidRequest",
     "InvalidSampling",
     "MissingTensor",
-    "PrefixScheduler",
     "Priority",
     "PromptTooLong",
     "Result",
     "SamplingParams",
     "Scheduler",
     "Step",
-    "StepCosts",
+    "StepCostTable",
     "Target",
     "Tokenizer",
     "TokenizerError",
     "UnsupportedArchitecture",
-    "WholeBlocks",
     "WrongShape",
     "load_drafter",
     "load_target",
+    "profiled_cost",
 ]

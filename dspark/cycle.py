@@ -33,12 +33,14 @@ class _Part:
         slot: where.
         draft: what may follow them.
         scheduled: how much of the draft is verified.
+        committed: how many tokens came of it.
     """
 
     share: Share
     slot: Slot
     draft: Draft = field(default_factory=Draft)
     scheduled: int = 0
+    committed: int = 0
 
     @property
     def sequence(self) -> Request:
@@ -103,11 +105,14 @@ class Cycle:
                 self._postprocess(part, span, forward.logits[index], features)
             except Exception as error:
                 self._fail(part, error)
+        self._record(parts)
 
     def _draft(self, parts: Sequence[_Part]) -> None:
         """Give a draft to each part that decodes, and decide how much of it is verified."""
-        drafting = [part for part in parts if self._drafter is not None and self._room(part) > 0]
-        if self._drafter is None or not drafting:
+        if self._drafter is None or not self._scheduler.drafting:
+            return
+        drafting = [part for part in parts if self._room(part) > 0]
+        if not drafting:
             return
         anchors = [
             Anchor(
@@ -122,11 +127,26 @@ class Cycle:
             logger.exception("Drafting failed; decoding goes on without it")
             self._drafter = None
             return
-        certain = sum(part.share.tokens for part in parts)
-        lengths = self._scheduler.schedule(certain, drafts)
-        for part, draft, length in zip(drafting, drafts, lengths, strict=True):
+        for part, draft in zip(drafting, drafts, strict=True):
             part.draft = draft
-            part.scheduled = min(length, self._room(part))
+        decoding = [part for part in parts if part.share.reaches_end]
+        lengths = self._scheduler.schedule(
+            _certain_tokens(parts),
+            [part.draft for part in decoding],
+            [part.sequence.generation.priority for part in decoding],
+        )
+        for part, length in zip(decoding, lengths, strict=True):
+            part.scheduled = min(length, self._room(part)) if part.draft.tokens else 0
+
+    def _record(self, parts: Sequence[_Part]) -> None:
+        decoding = [part for part in parts if part.committed > 0]
+        self._scheduler.record(
+            _certain_tokens(parts),
+            sequences=len(decoding),
+            drafted=sum(1 for part in decoding if part.draft.tokens),
+            verified=sum(part.scheduled for part in decoding),
+            committed=sum(part.committed for part in decoding),
+        )
 
     def _room(self, part: _Part) -> int:
         """How many drafted tokens could still be committed, the target's own token after them."""
@@ -160,6 +180,7 @@ class Cycle:
                 break
             committed.append(each)
         sequence.answer += committed
+        part.committed = accepted + 1
         generation = sequence.generation
         generation._publish(
             Step(
@@ -183,3 +204,8 @@ class Cycle:
         error.__cause__ = cause
         part.slot.roll_back(0)  # what a failed step left there is not to be trusted
         part.sequence.generation._fail(error)
+
+
+def _certain_tokens(parts: Sequence[_Part]) -> int:
+    """What the step computes in any case: anchors and parts of prompts."""
+    return sum(part.share.tokens for part in parts)

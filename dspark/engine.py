@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import AsyncIterator, Sequence
-from typing import Literal
 
 import torch
 
@@ -13,6 +12,7 @@ from dspark.admission import Admission
 from dspark.cycle import Cycle
 from dspark.drafters.protocol import Drafter
 from dspark.errors import (
+    CostNeeded,
     EngineClosed,
     EngineFull,
     InvalidRequest,
@@ -21,8 +21,9 @@ from dspark.errors import (
 from dspark.generation import Generation, Priority, Result, Step
 from dspark.kv_cache import SlotPool
 from dspark.sampling import SamplingParams
-from dspark.scheduler import PrefixScheduler, Scheduler, StepCosts, WholeBlocks
+from dspark.scheduler import Scheduler
 from dspark.sequence import Sequence as Request
+from dspark.step_cost import profiled_cost
 from dspark.target import Target
 
 
@@ -33,8 +34,9 @@ class Engine:
         target: the model whose distribution is decoded.
         drafter: proposes tokens that the target verifies; without one, decoding is plain. The
             output's distribution is the same.
-        schedule: how much of a draft is verified: `off` for all of it, `prefix` for what pays by
-            the costs of a step, which are then measured now, or a scheduler of your own.
+        schedule: how much of a draft is verified: a name (see `dspark.scheduler.SCHEDULES`) or a
+            scheduler of your own; all of it if not said. Where the named one weighs costs, they
+            are measured now, which takes some seconds the first time on a machine.
         slots: how many requests run at once, and how many prefixes are remembered between them.
         context_tokens: longest prompt and answer together; at most the model's own.
         max_queue: how many requests may wait for a slot.
@@ -46,7 +48,7 @@ class Engine:
         self,
         target: Target,
         drafter: Drafter | None = None,
-        schedule: Scheduler | Literal["off", "prefix"] = "off",
+        schedule: Scheduler | str | None = None,
         *,
         slots: int = 4,
         context_tokens: int = 2048,
@@ -222,12 +224,13 @@ class Engine:
 
 
 def _scheduler(
-    schedule: Scheduler | Literal["off", "prefix"], target: Target, drafter: Drafter | None
+    schedule: Scheduler | str | None, target: Target, drafter: Drafter | None
 ) -> Scheduler:
-    if schedule == "off" or drafter is None:
-        return WholeBlocks()
-    if schedule == "prefix":
-        return PrefixScheduler(StepCosts.measure(target, drafter.taps))
-    if isinstance(schedule, str):
-        raise InvalidRequest(f"schedule is {schedule!r}; it must be off, prefix or a scheduler")
-    return schedule
+    if isinstance(schedule, Scheduler):
+        return schedule
+    if drafter is None:
+        return Scheduler.named("off")
+    try:
+        return Scheduler.named(schedule or "full")
+    except CostNeeded:
+        return Scheduler.named(schedule or "full", profiled_cost(target, drafter))
