@@ -7,7 +7,7 @@ import base64
 import json
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ WEB = Path(assistant.__file__).parent / "web"
 
 Event = dict[str, Any]
 """A protocol event as JSON: what its values are is for the test to say."""
-Script = Callable[["Line"], Awaitable[None]]
+Script = Callable[["Line"], Coroutine[Any, Any, None]]
 
 _SERVER_EVENT: TypeAdapter[object] = TypeAdapter(RealtimeServerEvent)
 

@@ -76,7 +76,9 @@ class Played:
         return float(np.abs(np.diff(self.sound, prepend=0.0)).max())
 
 
-def push(samples: list[float], *, start: int = 0, response: str = "a", generation: int = 1) -> Step:
+def push(
+    samples: list[float], *, start: int = 0, response: str = "a", generation: int | None = 1
+) -> Step:
     return {
         "action": "push",
         "responseId": response,
@@ -182,6 +184,17 @@ class TestStopping:
             push(LOUD, start=RATE_HZ),  # the same answer goes on arriving
             push(LOUD, response="old", generation=0),
             render(200),
+        )
+        assert not played.sound[21 * BLOCK :].any()
+
+    def test_nor_from_a_server_without_generations(self, loudspeaker: Loudspeaker) -> None:
+        played = loudspeaker.play(
+            push(LOUD, generation=None),
+            render(20),
+            FLUSH,
+            render(2),
+            push(LOUD, start=RATE_HZ, generation=None),
+            render(100),
         )
         assert not played.sound[21 * BLOCK :].any()
 

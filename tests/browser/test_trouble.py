@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -262,7 +260,7 @@ class TestConnection:
 
 
 @pytest.fixture
-def silenced(page: Page) -> Iterator[Page]:
+def silenced(page: Page) -> Page:
     """A page whose browser does not let sound start by itself."""
     page.add_init_script("""
       const Original = AudioContext;
