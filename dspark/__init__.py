@@ -7,7 +7,6 @@ from dspark.engine import Engine
 from dspark.errors import (
     CheckpointError,
     CheckpointNotFound,
-    CostNeeded,
     DrafterMismatch,
     DSparkError,
     EngineClosed,
@@ -31,7 +30,6 @@ from dspark.tokenizer import Detokenizer, Tokenizer
 __all__ = [
     "CheckpointError",
     "CheckpointNotFound",
-    "CostNeeded",
     "DSparkDrafter",
     "DSparkError",
     "Detokenizer",

@@ -12,7 +12,6 @@ from dspark.admission import Admission
 from dspark.cycle import Cycle
 from dspark.drafters.protocol import Drafter
 from dspark.errors import (
-    CostNeeded,
     EngineClosed,
     EngineFull,
     InvalidRequest,
@@ -230,7 +229,7 @@ def _scheduler(
         return schedule
     if drafter is None:
         return Scheduler.named("off")
-    try:
-        return Scheduler.named(schedule or "full")
-    except CostNeeded:
-        return Scheduler.named(schedule or "full", profiled_cost(target, drafter))
+    weighs_costs = schedule in ("early_stop", "delayed_budget")
+    return Scheduler.named(
+        schedule or "full", profiled_cost(target, drafter) if weighs_costs else None
+    )
