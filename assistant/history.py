@@ -59,11 +59,6 @@ class History:
         return item
 
     @property
-    def awaits_transcript(self) -> bool:
-        """Whether something was said whose words are not known yet."""
-        return any(item.text is None for item in self._items)
-
-    @property
     def awaits_answer(self) -> bool:
         """Whether the last thing said was the user's."""
         messages = self.messages("")

@@ -41,14 +41,13 @@ class Listening:
     """The utterance going on (`turn`) and those whose words are not known yet.
 
     An utterance that the endpoint closed enters the conversation when it turns out to hold words;
-    one that the client committed enters it at once.
+    one that the client committed in manual mode enters it at once.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.turn: Turn | None = None
         self._recognising: dict[int, tuple[Turn, Utterance]] = {}
-        self._announced: set[str] = set()
         self._buffer_start = 0
         self._hearing = self._new_hearing()
 
@@ -127,8 +126,7 @@ class Listening:
         spoken_s = (end - start) / INPUT_RATE_HZ
         turn = self._context.new_turn("spoken", item_id)
         self._recognise(turn, Utterance(start, end, now - spoken_s, now))
-        self._announce(self._context.history[item_id])
-        self._announced.add(item_id)
+        self._enter(Item(item_id, Role.USER, None, True, ItemStatus.COMPLETED))
 
     def clear(self, command: ClearAudio) -> None:
         """Forget the audio so far, and the utterance going on with it."""
@@ -159,19 +157,17 @@ class Listening:
             self._discard(turn, event.rejection or "no_words")
             return None
         assert turn.item_id is not None
-        item = self._context.history.write(turn.item_id, turn.transcript, ItemStatus.COMPLETED)
-        self._announce_once(item)
+        self._write(turn.item_id, turn.transcript, ItemStatus.COMPLETED)
         seconds = (utterance.end_sample - utterance.start_sample) / INPUT_RATE_HZ
-        self._context.emit(TranscriptCompleted(item.item_id, turn.transcript, seconds))
+        self._context.emit(TranscriptCompleted(turn.item_id, turn.transcript, seconds))
         return turn
 
     def on_transcript_failed(self, event: TranscriptFailed) -> Turn:
         """Take note that an utterance's words will not be known; return its turn."""
         turn, _ = self._recognising.pop(event.turn_id)
         assert turn.item_id is not None
-        item = self._context.history.write(turn.item_id, "", ItemStatus.INCOMPLETE)
-        self._announce_once(item)
-        self._context.emit(TranscriptionFailed(item.item_id, event.failure))
+        self._write(turn.item_id, "", ItemStatus.INCOMPLETE)
+        self._context.emit(TranscriptionFailed(turn.item_id, event.failure))
         self._context.emit(StageFailed("asr", event.failure))
         return turn
 
@@ -197,32 +193,30 @@ class Listening:
         turn.become(TurnState.COMMITTED, context.now + context.limits.transcript_deadline_s)
         self._recognising[turn.turn_id] = (turn, utterance)
         self._buffer_start = utterance.end_sample
-        context.history.add(Item(turn.item_id, Role.USER, None, True, ItemStatus.COMPLETED))
         context.emit(Transcribe(turn.turn_id, utterance.start_sample, utterance.end_sample))
 
-    def _announce_once(self, item: Item) -> None:
-        """Tell of an item whose transcript is due next, unless its commit has told of it."""
-        if item.item_id in self._announced:
-            self._announced.remove(item.item_id)
+    def _write(self, item_id: str, text: str, status: ItemStatus) -> None:
+        """Set what an utterance says; if it is not in the conversation yet, it enters it now."""
+        if item_id in self._context.history:
+            self._context.history.write(item_id, text, status)
         else:
-            self._announce(item)
+            self._enter(Item(item_id, Role.USER, text, True, status))
 
-    def _announce(self, item: Item) -> None:
-        previous = self._context.history.previous_id(item.item_id)
-        self._context.emit(AudioCommitted(item.item_id, previous))
-        self._context.emit(ItemAdded(item, previous))
-        self._context.emit(ItemDone(item, previous))
+    def _enter(self, item: Item) -> None:
+        context = self._context
+        previous = context.history.last_id
+        context.history.add(item)
+        context.emit(AudioCommitted(item.item_id, previous))
+        context.emit(ItemAdded(item, previous))
+        context.emit(ItemDone(item, previous))
 
     def _discard(self, turn: Turn, reason: str) -> None:
         assert turn.item_id is not None
         context = self._context
-        if turn.item_id in self._announced:
-            self._announced.remove(turn.item_id)
+        if turn.item_id in context.history:
             context.history.write(turn.item_id, "", ItemStatus.INCOMPLETE)
             silent = Failure("no_words", f"The committed audio holds no words ({reason}).")
             context.emit(TranscriptionFailed(turn.item_id, silent))
-        elif turn.item_id in context.history:
-            context.history.remove(turn.item_id)
         context.emit(UtteranceDiscarded(turn.item_id, reason))
         context.end_turn(turn, TurnState.DISCARDED)
 

@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 HEARING_STEP = INPUT_RATE_HZ // 2
 """Audio is analysed in steps of at most this many samples: one session's burst of audio must not
 keep the others' from being heard."""
+MOST_WAITING = 256
+"""Pieces of audio and commands that wait; whoever sends more waits too."""
 
 
 class SessionRuntime:
@@ -80,7 +82,7 @@ class SessionRuntime:
         )
         self._microphone = MicrophoneBuffer()
         self._voice_activity = stages.new_voice_activity()
-        self._inbox: asyncio.Queue[Samples | Command] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Samples | Command] = asyncio.Queue(MOST_WAITING)
         self._backlog = asyncio.Condition()
         self._analysed_samples = 0
         self._tasks: asyncio.TaskGroup = asyncio.TaskGroup()
@@ -131,13 +133,13 @@ class SessionRuntime:
                 "commit or clear it."
             )
         self.appended_samples += len(samples)
-        self._inbox.put_nowait(samples)
+        await self._inbox.put(samples)
 
     async def command(self, command: Command) -> None:
         """Take a client's command, in its place among the audio."""
         if isinstance(command, CommitAudio | ClearAudio) and command.end_sample < 0:
             command = replace(command, end_sample=self.appended_samples)
-        self._inbox.put_nowait(command)
+        await self._inbox.put(command)
 
     # -- in -----------------------------------------------------------------------------
 

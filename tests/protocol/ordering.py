@@ -71,7 +71,6 @@ class Ordering:
     _deleted: set[str] = field(default_factory=set)
     _speaking: str | None = None
     _speech_start_ms: int = 0
-    _stopped: set[str] = field(default_factory=set)
     _committed: set[str] = field(default_factory=set)
     _response: _Response | None = None
     _response_ids: set[str] = field(default_factory=set)
@@ -139,7 +138,6 @@ class Ordering:
                 event["audio_end_ms"] >= self._speech_start_ms, "speech ended before it began"
             )
             self._speaking = None
-            self._stopped.add(event["item_id"])
         elif name == "committed":
             self._expect(self._speaking != item_id, "committed while the speech went on")
             self._expect_new(item_id)
@@ -307,8 +305,7 @@ class Ordering:
 
     def _expect_place(self, event: Event) -> None:
         previous = event["previous_item_id"]
-        # What was said last has its place already while its words are still being recognised.
-        if previous is not None and previous not in self._stopped:
+        if previous is not None:
             self._expect_item(previous)
 
     def _expect(self, holds: bool, complaint: str) -> None:

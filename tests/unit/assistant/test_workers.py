@@ -66,15 +66,22 @@ def test_an_error_reaches_the_caller() -> None:
 def test_closing_ends_the_thread_and_the_waiting() -> None:
     async def main() -> None:
         worker = ThreadWorker("closing")
-        gate = threading.Event()
-        blocking = asyncio.create_task(worker.run(Urgency.FINAL, gate.wait))
-        waiting = asyncio.create_task(worker.run(Urgency.FINAL, gate.wait))
-        await asyncio.sleep(0)
-        asyncio.get_running_loop().call_later(0.01, gate.set)
-        await asyncio.to_thread(worker.close)
-        assert await blocking
+        started, gate = threading.Event(), threading.Event()
+
+        def block() -> str:
+            started.set()
+            gate.wait()
+            return "done"
+
+        blocking = asyncio.create_task(worker.run(Urgency.FINAL, block))
+        waiting = asyncio.create_task(worker.run(Urgency.FINAL, block))
+        await asyncio.to_thread(started.wait)
+        closing = asyncio.create_task(asyncio.to_thread(worker.close))
         with pytest.raises(asyncio.CancelledError):
             await waiting
+        gate.set()
+        await closing
+        assert await blocking == "done"
         assert "closing" not in {thread.name for thread in threading.enumerate()}
 
     asyncio.run(main())
