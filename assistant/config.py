@@ -40,6 +40,8 @@ class ServerConfig(_Section):
     max_message_mib: int = Field(default=16, ge=1, le=1024)
     api_keys: tuple[SecretStr, ...] = ()
     """Keys that clients must show; empty lets everybody in."""
+    allowed_origins: tuple[str, ...] = ()
+    """Other websites (`https://example.org`) whose pages may open sessions without a key."""
     outbox_frames: int = Field(default=1024, ge=16)
     """Events waiting for a client that does not read; one more and it is disconnected."""
     idle_close_s: Seconds = 900.0

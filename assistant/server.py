@@ -34,7 +34,14 @@ from assistant.realtime.errors import (
     ProtocolError,
     from_validation,
 )
-from assistant.realtime.websocket import accept, close, converse, key_of, turn_away
+from assistant.realtime.websocket import (
+    accept,
+    close,
+    converse,
+    foreign_origin,
+    key_of,
+    turn_away,
+)
 from assistant.stages import STAGES, StageProgress, Stages, open_stages
 
 logger = logging.getLogger(__name__)
@@ -152,6 +159,12 @@ class AssistantServer:
             self.metrics.session_refused("invalid_api_key")
             error = ProtocolError("invalid_api_key", str(refused))
             await websocket.send_denial_response(_http_error(401, error))
+            return
+        origin = foreign_origin(websocket)
+        trusted = self._keys.required or origin in (None, *self.config.server.allowed_origins)
+        if not trusted:
+            self.metrics.session_refused("foreign_origin")
+            await websocket.send_denial_response(_http_error(403, _foreign(origin)))
             return
         await accept(websocket)
         stages = self._stages
@@ -326,6 +339,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 def _http_error(status: int, error: ProtocolError) -> JSONResponse:
     return JSONResponse({"error": error.as_wire()}, status)
+
+
+def _foreign(origin: str | None) -> ProtocolError:
+    message = f"Pages of {origin} may not open sessions here: add it to [server] allowed_origins."
+    return ProtocolError("foreign_origin", message)
 
 
 def _not_ready() -> ProtocolError:

@@ -61,6 +61,11 @@ class Keys:
         self._clock = clock
         self._secrets: dict[str, ClientSecret] = {}
 
+    @property
+    def required(self) -> bool:
+        """Whether a key is asked for."""
+        return bool(self._api_keys)
+
     def check(self, key: str | None) -> None:
         """Raise `KeyRefused` unless `key` is a configured one."""
         if not self._api_keys:

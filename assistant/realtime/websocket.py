@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -34,6 +35,17 @@ def key_of(websocket: WebSocket) -> str | None:
         if offered.startswith(_KEY_SUBPROTOCOL):
             return str(offered).removeprefix(_KEY_SUBPROTOCOL)
     return None
+
+
+def foreign_origin(websocket: WebSocket) -> str | None:
+    """Return the website whose page opens this websocket, unless it is our own or no page does.
+
+    A browser lets any page open a websocket to any server, this machine's own included.
+    """
+    origin = websocket.headers.get("origin")
+    if origin is None or urlsplit(origin).netloc == websocket.headers.get("host"):
+        return None
+    return origin
 
 
 async def accept(websocket: WebSocket) -> None:

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from starlette.testclient import TestClient
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
-from websockets.typing import Subprotocol
+from websockets.typing import Origin, Subprotocol
 
 import assistant.server
 from assistant.config import Config, LogConfig, ServerConfig
@@ -116,6 +116,27 @@ def test_a_failure_inside_a_session_is_its_own(
 
 def test_without_configured_keys_everybody_gets_in(server: LiveServer) -> None:
     with connect(server.websocket, additional_headers={"Authorization": "Bearer any"}) as socket:
+        assert receive(socket)["type"] == "session.created"
+
+
+def test_a_page_of_another_website_opens_no_session_unless_it_may(server: LiveServer) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        connect(server.websocket, origin=Origin("https://elsewhere.example"))
+    assert refused.value.response.status_code == 403
+    assert "allowed_origins" in json.loads(refused.value.response.body)["error"]["message"]
+    with connect(server.websocket, origin=Origin(server.http)) as socket:
+        assert receive(socket)["type"] == "session.created"
+    with (
+        serving(config(allowed_origins=("https://elsewhere.example",))) as open_server,
+        connect(open_server.websocket, origin=Origin("https://elsewhere.example")) as socket,
+    ):
+        assert receive(socket)["type"] == "session.created"
+
+
+def test_a_key_opens_a_session_from_any_page(locked_server: LiveServer) -> None:
+    headers = {"Authorization": f"Bearer {KEY}"}
+    elsewhere = Origin("https://elsewhere.example")
+    with connect(locked_server.websocket, origin=elsewhere, additional_headers=headers) as socket:
         assert receive(socket)["type"] == "session.created"
 
 
