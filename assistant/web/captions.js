@@ -107,17 +107,16 @@ export class Captions {
     const entry = this.#entries.get(itemId);
     if (!entry) return;
     entry.settled = true;
-    entry.cut = interrupted;
-    entry.heard = interrupted ? commonPrefix(entry.text, heard ?? "") : entry.text.length;
+    entry.heard = commonPrefix(entry.text, heard ?? "");
+    entry.cut = interrupted || entry.heard < entry.text.trimEnd().length;
     this.#draw(entry);
   }
 
-  /** The answer failed. */
+  /** The answer failed; an apology may sound in its place. */
   failed(itemId, message) {
-    const entry = this.#entry(itemId, "assistant");
-    entry.cut = true;
-    entry.element.append(html("p", { class: "remark" }, message));
-    this.#draw(entry);
+    const { element } = this.#entry(itemId, "assistant");
+    element.append(html("p", { class: "remark" }, message));
+    this.#follow();
   }
 
   /** A line across the conversation: what is above it is not remembered. */

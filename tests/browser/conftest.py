@@ -48,7 +48,9 @@ def chromium() -> str:
     return path
 
 
-@pytest.fixture(scope="session")
+# Of a module, not of the session: while Playwright runs, its event loop occupies the main thread, and
+# no other test there could run one.
+@pytest.fixture(scope="module")
 def launch(chromium: str) -> Iterator[Launch]:
     """Start one more browser, with these arguments; it is closed at the end."""
     with sync_playwright() as playwright, ExitStack() as stack:
@@ -63,7 +65,7 @@ def launch(chromium: str) -> Iterator[Launch]:
         yield start
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(launch: Launch) -> Browser:
     """A browser that may use its microphone, which beeps once a second."""
     return launch(*FAKE_MICROPHONE)
