@@ -48,8 +48,8 @@ def chromium() -> str:
     return path
 
 
-# Of a module, not of the session: while Playwright runs, its event loop occupies the main thread, and
-# no other test there could run one.
+# Of a module, not of the session: while Playwright runs, its event loop occupies the main thread,
+# where later tests want to run theirs.
 @pytest.fixture(scope="module")
 def launch(chromium: str) -> Iterator[Launch]:
     """Start one more browser, with these arguments; it is closed at the end."""
