@@ -160,6 +160,8 @@ class DelayedBudget:
 
     def lengths(self, step: DecodingStep, cost: StepCost) -> list[int]:
         """See `Policy`."""
+        if not step.drafted:
+            return [0] * len(step.drafts)
         settled = self._past[0] if len(self._past) == 2 else None
         self._past.append((_best_count(step, cost), step.drafted))
         if settled is None:

@@ -1,0 +1,170 @@
+"""Confidences that mean what they say: a temperature for each position, fitted from left to right.
+
+What the scheduler weighs is survival, the product of confidences, so that is what is calibrated:
+the temperature of a position is the one that makes the product up to there come true as often as
+it says, with the earlier positions' temperatures fixed (sequential temperature scaling: DSpark,
+arXiv 2607.05147). A temperature is a monotone map of one confidence, which looks at nothing else,
+so calibrated schedules are as lossless as others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dspark.errors import CheckpointError, InvalidRequest
+
+FILE_NAME = "calibration.json"
+BINS = 15
+_GRID = np.geomspace(0.1, 10.0, 201)  # 2.3 % apart, with 1 in the middle
+_EPSILON = 1e-6  # keeps certainty finite as a logit
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Temperatures of the confidences' logits; above 1 they become more doubtful.
+
+    Attributes:
+        temperatures: one a position of the block. Later positions use the last one; with none
+            confidences stay as they are.
+    """
+
+    temperatures: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(0 < each < math.inf for each in self.temperatures):
+            raise InvalidRequest(
+                f"the temperatures are {self.temperatures}; they must be above zero and finite"
+            )
+
+    def apply(self, confidence: Sequence[float]) -> tuple[float, ...]:
+        """The calibrated confidences of one draft."""
+        if not self.temperatures:
+            return tuple(confidence)
+        last = len(self.temperatures) - 1
+        return tuple(
+            _scaled(each, self.temperatures[min(position, last)])
+            for position, each in enumerate(confidence)
+        )
+
+    @classmethod
+    def of_checkpoint(cls, folder: Path) -> Calibration:
+        """Read `calibration.json` beside a drafter's weights; without the file, none.
+
+        Raises:
+            CheckpointError: the file is there, and is no calibration.
+        """
+        path = folder / FILE_NAME
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{path} cannot be read as JSON ({error}): calibrate again, or delete it to use "
+                "the drafter uncalibrated"
+            ) from error
+        temperatures = content.get("temperatures") if isinstance(content, Mapping) else None
+        try:
+            if not isinstance(temperatures, list) or not all(map(_is_number, temperatures)):
+                raise InvalidRequest("it has no list of numbers called temperatures")
+            return cls(tuple(float(each) for each in temperatures))
+        except InvalidRequest as error:
+            raise CheckpointError(
+                f"{path} is no calibration ({error}): calibrate again, or delete it to use the "
+                "drafter uncalibrated"
+            ) from error
+
+    def write(self, folder: Path) -> None:
+        """Store as `calibration.json` in a checkpoint's folder, whole or not at all."""
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as unfinished:
+            path = Path(unfinished) / FILE_NAME
+            content = {"temperatures": list(self.temperatures)}
+            path.write_text(json.dumps(content, indent=2), encoding="utf-8")
+            path.replace(folder / FILE_NAME)
+
+
+def fit(confidence: Array, accepted: NDArray[np.integer]) -> Calibration:
+    """The temperatures that make survival come true as often as it says.
+
+    Args:
+        confidence: `[drafts, block]`, uncalibrated.
+        accepted: `[drafts]`, how many tokens from the first on were accepted when the whole block
+            was verified. Shorter verification would hide what became of the rest.
+
+    Raises:
+        InvalidRequest: there are no drafts, or the two do not belong together.
+    """
+    _check(confidence, accepted)
+    survives = np.ones(len(confidence))
+    temperatures = []
+    for position in range(confidence.shape[1]):
+        logits = _logits(confidence[:, position])
+        survived = accepted > position
+        candidates = [survives * _sigmoid(logits / temperature) for temperature in _GRID]
+        errors = [expected_calibration_error(each, survived) for each in candidates]
+        # Among equally good ones the mildest change.
+        best = min(range(len(_GRID)), key=lambda i: (errors[i], abs(math.log(_GRID[i]))))
+        temperatures.append(float(_GRID[best]))
+        survives = candidates[best]
+    return Calibration(tuple(temperatures))
+
+
+def expected_calibration_error(
+    probability: Array, happened: NDArray[np.bool_], bins: int = BINS
+) -> float:
+    """How far probabilities are from the frequencies they promise, 0 … 1.
+
+    Bins of equal width; the distance in each counts by how many fall into it.
+    """
+    place = np.minimum((probability * bins).astype(np.int64), bins - 1)
+    promised = np.bincount(place, weights=probability, minlength=bins)
+    found = np.bincount(place, weights=happened, minlength=bins)
+    return float(np.abs(promised - found).sum() / len(probability))
+
+
+def survival_errors(confidence: Array, accepted: NDArray[np.integer]) -> tuple[float, ...]:
+    """The expected calibration error of survival up to each position of the block."""
+    _check(confidence, accepted)
+    survives = confidence.cumprod(axis=1)
+    return tuple(
+        expected_calibration_error(survives[:, position], accepted > position)
+        for position in range(confidence.shape[1])
+    )
+
+
+def _check(confidence: Array, accepted: NDArray[np.integer]) -> None:
+    if confidence.ndim != 2 or not len(confidence) or accepted.shape != confidence.shape[:1]:
+        raise InvalidRequest(
+            f"confidences of shape {list(confidence.shape)} and accepted lengths of shape "
+            f"{list(accepted.shape)} do not belong together: give [drafts, block] and [drafts], "
+            "of at least one draft"
+        )
+
+
+def _scaled(confidence: float, temperature: float) -> float:
+    clipped = min(max(confidence, _EPSILON), 1 - _EPSILON)
+    logit = math.log(clipped) - math.log1p(-clipped)
+    return 0.5 + 0.5 * math.tanh(logit / temperature / 2)  # the sigmoid, without overflow
+
+
+def _logits(confidence: Array) -> Array:
+    clipped = np.clip(confidence, _EPSILON, 1 - _EPSILON)
+    return np.log(clipped) - np.log1p(-clipped)
+
+
+def _sigmoid(logits: Array) -> Array:
+    return 1 / (1 + np.exp(-logits))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
