@@ -72,10 +72,12 @@ class SpeechStarted:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStopped:
-    """The user's turn is over."""
+    """The user's turn is over: the last voiced sample is at `speech_end_ms` of all audio, and the
+    utterance, its soft ending included, ends at `audio_end_ms`."""
 
     item_id: str
     audio_end_ms: int
+    speech_end_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ class Utterance:
     """A stretch of input samples that one person spoke, with its moments on the clock."""
 
     start_sample: int
+    last_voiced_sample: int
     end_sample: int
     speech_start_s: float
     speech_end_s: float
@@ -92,6 +93,7 @@ class Hearing:
         tail = TAIL_MS * INPUT_RATE_HZ // 1000
         utterance = Utterance(
             start_sample=self.start_sample,
+            last_voiced_sample=last_voiced,
             end_sample=min(self.end_sample, last_voiced + tail),
             speech_start_s=self._offset_s + self._gate.start_sample / INPUT_RATE_HZ,
             speech_end_s=self._offset_s + last_voiced / INPUT_RATE_HZ,

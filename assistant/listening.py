@@ -106,7 +106,9 @@ class Listening:
         turn, self.turn = self.turn, None
         assert turn is not None and turn.item_id is not None
         utterance = self._hearing.take()
-        self._context.emit(SpeechStopped(turn.item_id, _milliseconds(utterance.end_sample)))
+        end_ms = _milliseconds(utterance.end_sample)
+        voiced_ms = _milliseconds(utterance.last_voiced_sample)
+        self._context.emit(SpeechStopped(turn.item_id, end_ms, voiced_ms))
         self._recognise(turn, utterance)
 
     def commit(self, command: CommitAudio) -> None:
@@ -125,7 +127,7 @@ class Listening:
         now = self._context.now
         spoken_s = (end - start) / INPUT_RATE_HZ
         turn = self._context.new_turn("spoken", item_id)
-        self._recognise(turn, Utterance(start, end, now - spoken_s, now))
+        self._recognise(turn, Utterance(start, end, end, now - spoken_s, now))
         self._enter(Item(item_id, Role.USER, None, True, ItemStatus.COMPLETED))
 
     def clear(self, command: ClearAudio) -> None:

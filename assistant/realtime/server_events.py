@@ -131,10 +131,11 @@ class ServerEvents:
                 return self._event(
                     "input_audio_buffer.speech_started", item_id=item_id, audio_start_ms=start_ms
                 )
-            case SpeechStopped(item_id, end_ms):
-                return self._event(
+            case SpeechStopped(item_id, end_ms, voiced_ms):
+                event = self._event(
                     "input_audio_buffer.speech_stopped", item_id=item_id, audio_end_ms=end_ms
                 )
+                return event | ({"x_speech_end_ms": voiced_ms} if self._says_more else {})
             case AudioCommitted(item_id, previous):
                 return self._event(
                     "input_audio_buffer.committed", item_id=item_id, previous_item_id=previous

@@ -22,6 +22,7 @@ KNOWN_EXTRAS = {
     # Ours, for clients that asked for them.
     "session.x",
     "x_generation",
+    "x_speech_end_ms",
     "x_start_ms",
 }
 
