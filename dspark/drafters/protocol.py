@@ -66,8 +66,8 @@ class Drafter(Protocol):
     def extend(self, cache: KvCache | None, slot: int, start: int, features: Tensor) -> None:
         """Take in the target's outputs `[tokens, taps × hidden]` at positions `start …`.
 
-        Called for every token that stands, in order and before the draft that needs it. What was
-        taken in at `start` and beyond is void.
+        Called for every token that stands, in order and before the draft that needs it, unless
+        there are no taps. What was taken in at `start` and beyond is void.
         """
         ...
 

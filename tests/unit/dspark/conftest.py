@@ -102,6 +102,67 @@ def write_model(tmp_path: Path) -> Write:
     return write
 
 
+DRAFTER_CONFIG: Mapping[str, object] = {
+    **CONFIG,
+    "architectures": ["Qwen3DSparkModel"],
+    "num_hidden_layers": 2,
+    "num_target_layers": CONFIG["num_hidden_layers"],
+    "block_size": 4,
+    "mask_token_id": VOCAB - 1,
+    "target_layer_ids": [-1, 1],
+    "markov_rank": 6,
+    "markov_head_type": "gated",
+    "enable_confidence_head": True,
+    "confidence_head_with_markov": True,
+}
+
+
+def drafter_tensors(config: Mapping[str, object]) -> dict[str, Tensor]:
+    """Random weights of a DSpark drafter of the configured shape."""
+    generator = torch.Generator().manual_seed(5)
+    decoder = qwen3_tensors(config, seed=5)
+    vocab, hidden, rank = config["vocab_size"], config["hidden_size"], config["markov_rank"]
+    taps = config["target_layer_ids"]
+    assert isinstance(vocab, int) and isinstance(hidden, int)
+    assert isinstance(rank, int) and isinstance(taps, list)
+    shapes = {
+        "fc.weight": (hidden, hidden * len(taps)),
+        "hidden_norm.weight": (hidden,),
+        "markov_head.markov_w1.weight": (vocab, rank),
+        "markov_head.markov_w2.weight": (vocab, rank),
+        "markov_head.gate_proj.weight": (rank, hidden + rank),
+        "markov_head.joint_proj.weight": (3 * rank, hidden + 2 * rank),
+        "markov_head.joint_proj.bias": (3 * rank,),
+        "confidence_head.proj.weight": (1, hidden + rank),
+        "confidence_head.proj.bias": (1,),
+    }
+    own = {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in shapes.items()}
+    return {name.removeprefix("model."): tensor for name, tensor in decoder.items()} | own
+
+
+@pytest.fixture
+def write_drafter(tmp_path: Path) -> Write:
+    """Writes a drafter for the tiny model; keywords change its configuration or its tensors."""
+
+    def write(
+        config: Mapping[str, object] | None = None,
+        tensors: Mapping[str, Tensor] | None = None,
+        without: Sequence[str] = (),
+    ) -> Path:
+        folder = tmp_path / f"drafter-{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        config = {**DRAFTER_CONFIG, **(config or {})}
+        (folder / "config.json").write_text(json.dumps(config))
+        written = dict(tensors or drafter_tensors(DRAFTER_CONFIG))
+        save_file(
+            {name: tensor for name, tensor in written.items() if name not in without},
+            folder / "model.safetensors",
+        )
+        return folder
+
+    return write
+
+
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model as it comes; not to be written to."""
