@@ -123,9 +123,8 @@ class Cycle:
         try:
             drafts = self._drafter.draft(self._drafter_cache, anchors)
         except Exception:
-            # Nobody's answer depends on it.
-            logger.exception("Drafting failed; decoding goes on without it")
-            self._drafter = None
+            # Nobody's answer depends on it: this step goes without.
+            logger.warning("Drafting failed; decoding goes on without", exc_info=True)
             return
         for part, draft in zip(drafting, drafts, strict=True):
             part.draft = draft

@@ -66,7 +66,7 @@ class Engine:
         self.context_tokens = min(context_tokens, target.context_tokens)
         self._cycle = Cycle(
             target,
-            drafter,
+            None if schedule == "off" else drafter,
             _scheduler(schedule, target, drafter),
             slots=slots,
             context_tokens=self.context_tokens,

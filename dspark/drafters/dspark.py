@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dspark.attention import SlotAttention
+from dspark.calibration import Calibration
 from dspark.checkpoint import Checkpoint, Weights, find_checkpoint
 from dspark.decoder import DecoderConfig, DecoderLayer, Rotation
 from dspark.drafters.heads import ConfidenceHead, sequential_head
@@ -37,6 +38,11 @@ class _Block:
 
 class DSparkDrafter:
     """Drafts for one target, whose embedding and head it shares.
+
+    A drafter may draft from a part of the vocabulary: `draft_vocab_size` in its configuration, and
+    in its weights `d2t [draft_vocab_size]`, the target's ids of those tokens, with `lm_head` and
+    `markov_w2` for them alone. The head is most of a small drafter's work. Other tokens then
+    have probability 0 in the draft, which leaves verification as lossless as it was.
 
     Attributes:
         block_size: how many tokens it proposes.
@@ -77,11 +83,19 @@ class DSparkDrafter:
         )
         self._previous = weights.embedding("markov_head.markov_w1.weight", (shape.vocab_size, rank))
         kind = config.get("markov_head_type", "vanilla")
-        self.head = sequential_head(kind, weights, shape.vocab_size, hidden, rank)
+        self._vocabulary = _vocabulary(checkpoint, shape.vocab_size, weights)
+        drafted = shape.vocab_size if self._vocabulary is None else len(self._vocabulary)
+        self._head = (
+            self._target.head
+            if self._vocabulary is None
+            else weights.linear(["lm_head"], [drafted], hidden)
+        )
+        self.head = sequential_head(kind, weights, drafted, hidden, rank)
         self._confidence = None
         if config.get("enable_confidence_head"):
             with_markov = bool(config.get("confidence_head_with_markov"))
             self._confidence = ConfidenceHead(weights, hidden, rank, with_markov)
+        self._calibration = Calibration.of_checkpoint(checkpoint.folder)
         self._inverse_wavelengths = shape.rope.inverse_wavelengths(shape.head_dim).to(
             self._target.device
         )
@@ -117,13 +131,16 @@ class DSparkDrafter:
         """Propose a block after each anchor."""
         assert cache is not None
         hidden = self.block_hidden(cache, anchors)
+        base = self.base_logits(hidden)
         tokens: list[list[int]] = [[] for _ in anchors]
         distributions: list[list[Tensor]] = [[] for _ in anchors]
         confidences: list[Tensor] = []
         previous = [anchor.token for anchor in anchors]
         state = self.head.start(len(anchors))
         for position in range(self.block_size):
-            logits, confidence, state = self.position(hidden[:, position], previous, state)
+            logits, confidence, state = self.position(
+                hidden[:, position], base[:, position], previous, state
+            )
             confidences.append(confidence)
             for row, anchor in enumerate(anchors):
                 choice = anchor.sampler.choose(logits[row], tokens[row])
@@ -133,7 +150,11 @@ class DSparkDrafter:
                 tokens[row].append(choice.token)
         confidence_rows = torch.stack(confidences, -1).sigmoid().tolist()
         return [
-            Draft(tuple(tokens[row]), tuple(distributions[row]), tuple(confidence_rows[row]))
+            Draft(
+                tuple(tokens[row]),
+                tuple(distributions[row]),
+                self._calibration.apply(confidence_rows[row]),
+            )
             for row in range(len(anchors))
         ]
 
@@ -153,13 +174,18 @@ class DSparkDrafter:
             hidden = layer(hidden, rotation, attention)
         return self._norm(hidden, self._final_norm).view(len(anchors), size, -1)
 
+    def base_logits(self, hidden: Tensor) -> Tensor:
+        """`[anchors, block_size, hidden]` → `[anchors, block_size, drafted vocab]` float32."""
+        return self._head(hidden.flatten(0, 1)).float().view(*hidden.shape[:2], -1)
+
     def position(
-        self, hidden: Tensor, previous: Sequence[int], state: Tensor
+        self, hidden: Tensor, base: Tensor, previous: Sequence[int], state: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The sequential stage at one position.
 
         Args:
             hidden: `[anchors, hidden]` of that position.
+            base: its base logits.
             previous: the token before it, one an anchor.
             state: the head's.
 
@@ -170,10 +196,17 @@ class DSparkDrafter:
             torch.tensor(previous, device=hidden.device), self._previous
         ).to(hidden.dtype)
         bias, state = self.head(hidden, before, state)
-        logits = self._target.head(hidden).float() + bias.float()
+        logits = self._in_whole_vocabulary(base + bias.float())
         if self._confidence is None:
             return logits, torch.full((len(hidden),), torch.inf, device=hidden.device), state
         return logits, self._confidence(hidden, before), state
+
+    def _in_whole_vocabulary(self, logits: Tensor) -> Tensor:
+        if self._vocabulary is None:
+            return logits
+        whole = logits.new_full((len(logits), self._shape.vocab_size), -torch.inf)
+        whole[:, self._vocabulary] = logits
+        return whole
 
     def _rotation(self, positions: Sequence[int]) -> Rotation:
         device = self._inverse_wavelengths.device
@@ -224,9 +257,26 @@ def _check_match(
             f"the drafter in {checkpoint.folder} reads target layers {list(taps)}, and the target "
             f"offers -1 … {of_target.layers - 2}: load the two that belong together"
         )
-    for name in ("embed_tokens.weight", "lm_head.weight"):
-        if name in checkpoint:  # copies of the target's, which is used instead
+    copies = ["embed_tokens.weight"]  # of the target's, which are used instead
+    if checkpoint.config.get("draft_vocab_size") is None:
+        copies.append("lm_head.weight")
+    for name in copies:
+        if name in checkpoint:
             checkpoint.tensor(name, (of_target.vocab_size, of_target.hidden_size))
+
+
+def _vocabulary(checkpoint: Checkpoint, vocab: int, weights: Weights) -> Tensor | None:
+    """The target's ids of the drafter's tokens, if it drafts from fewer than there are."""
+    size = checkpoint.config.get("draft_vocab_size")
+    if size is None:
+        return None
+    ids = weights.dense("d2t", (_integer(checkpoint.config, "draft_vocab_size"),), torch.int64)
+    if not bool(((ids >= 0) & (ids < vocab)).all()):
+        raise DrafterMismatch(
+            f"the drafter in {checkpoint.folder} drafts tokens that the target does not have: "
+            "load the two that belong together"
+        )
+    return ids
 
 
 def _integer(config: Mapping[str, object], key: str) -> int:

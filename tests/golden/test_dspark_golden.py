@@ -138,10 +138,13 @@ def tensors_of_cycle(
     drafter.extend(cache, 0, 0, features[0])
     sampler = Sampler(SamplingParams(), before, [], random.Random(0))
     hidden = drafter.block_hidden(cache, [Anchor(0, start, anchor, sampler)])
+    base = drafter.base_logits(hidden)
     previous, state = anchor, drafter.head.start(1)
     logits, confidences = [], []
     for position, token in enumerate(cycle["draft"]):
-        row, confidence, state = drafter.position(hidden[:, position], [previous], state)
+        row, confidence, state = drafter.position(
+            hidden[:, position], base[:, position], [previous], state
+        )
         logits.append(row[0])
         confidences.append(confidence[0])
         previous = token

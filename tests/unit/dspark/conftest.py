@@ -142,20 +142,31 @@ def drafter_tensors(config: Mapping[str, object]) -> dict[str, Tensor]:
 
 @pytest.fixture
 def write_drafter(tmp_path: Path) -> Write:
-    """Writes a drafter for the tiny model; keywords change its configuration or its tensors."""
+    """Writes a drafter for the tiny model.
+
+    Keywords change its configuration, replace or leave out tensors, or give the tokens that it
+    drafts from.
+    """
 
     def write(
         config: Mapping[str, object] | None = None,
-        tensors: Mapping[str, Tensor] | None = None,
+        replaced: Mapping[str, Tensor] | None = None,
         without: Sequence[str] = (),
+        vocabulary: Sequence[int] | None = None,
     ) -> Path:
         folder = tmp_path / f"drafter-{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         config = {**DRAFTER_CONFIG, **(config or {})}
+        tensors = drafter_tensors(DRAFTER_CONFIG)
+        if vocabulary is not None:
+            config["draft_vocab_size"] = len(vocabulary)
+            tensors["d2t"] = torch.tensor(vocabulary)
+            for name in ("lm_head.weight", "markov_head.markov_w2.weight"):
+                tensors[name] = tensors[name][tensors["d2t"] % VOCAB]
+        tensors |= replaced or {}
         (folder / "config.json").write_text(json.dumps(config))
-        written = dict(tensors or drafter_tensors(DRAFTER_CONFIG))
         save_file(
-            {name: tensor for name, tensor in written.items() if name not in without},
+            {name: tensor for name, tensor in tensors.items() if name not in without},
             folder / "model.safetensors",
         )
         return folder

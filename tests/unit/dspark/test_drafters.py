@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from dspark import (
     DrafterMismatch,
@@ -20,6 +21,7 @@ from dspark import (
     load_drafter,
     load_target,
 )
+from dspark.calibration import Calibration
 from dspark.drafters import Anchor, Draft
 from dspark.sampling import Sampler
 from dspark.target import Span
@@ -105,6 +107,45 @@ def test_without_a_confidence_head_everything_is_certain(
 ) -> None:
     drafter = load_drafter(write_drafter({"enable_confidence_head": False}), target)
     assert draft_after(target, drafter, [9]).confidence == (1.0,) * drafter.block_size
+
+
+def test_a_part_of_the_vocabulary_drafts_those_tokens_alone(
+    target: Target, write_drafter: Write
+) -> None:
+    ids = [50, 3, 17, 8, 62, 30, 11]
+    drafter = load_drafter(write_drafter(vocabulary=ids), target)
+    assert set(draft_after(target, drafter, [9]).tokens) <= set(ids)
+    sampled = draft_after(target, drafter, [9], SamplingParams(temperature=5.0))
+    for distribution in sampled.distributions:
+        assert set(distribution.nonzero().flatten().tolist()) == set(ids)
+
+
+def test_a_vocabulary_in_another_order_drafts_the_same(
+    target: Target, write_drafter: Write, tiny_folder: Path
+) -> None:
+    shared = load_file(tiny_folder / "model.safetensors")["lm_head.weight"]
+    order = torch.randperm(len(shared), generator=torch.Generator().manual_seed(1)).tolist()
+    reordered = write_drafter(replaced={"lm_head.weight": shared[order]}, vocabulary=order)
+    drafts = [
+        draft_after(target, load_drafter(folder, target), [9])
+        for folder in (reordered, write_drafter())
+    ]
+    assert drafts[0].tokens == drafts[1].tokens
+
+
+def test_a_vocabulary_beyond_the_targets_is_refused(target: Target, write_drafter: Write) -> None:
+    with pytest.raises(DrafterMismatch, match="tokens that the target does not have"):
+        load_drafter(write_drafter(vocabulary=[1, 64]), target)
+
+
+def test_a_calibration_beside_the_weights_is_applied(target: Target, write_drafter: Write) -> None:
+    folder = write_drafter()
+    raw = draft_after(target, load_drafter(folder, target), [9]).confidence
+    calibration = Calibration((2.0,))
+    calibration.write(folder)
+    calibrated = draft_after(target, load_drafter(folder, target), [9]).confidence
+    assert calibrated == pytest.approx(calibration.apply(raw))
+    assert calibrated != pytest.approx(raw)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
