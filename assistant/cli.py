@@ -83,7 +83,7 @@ def serve(
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="0 picks a free one.")] = None,
 ) -> None:
     """Serve the web page and the realtime protocol until interrupted."""
-    with terminal.complaints(), terminal.LoadingDisplay() as display:
+    with terminal.complaints(), terminal.LoadingDisplay(logged=True) as display:
         loaded = load_config(config)
         given = {"host": host, "port": port}
         changes = {key: value for key, value in given.items() if value is not None}

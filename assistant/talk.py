@@ -92,7 +92,7 @@ def open_devices() -> Iterator[Devices]:
         import sounddevice
     except ImportError:
         raise AudioDeviceError(
-            "Talking here needs the sounddevice library: pip install 'dspark-assistant[talk]'"
+            "Talking here needs the sounddevice library: pip install sounddevice"
         ) from None
     except OSError as error:
         raise AudioDeviceError(

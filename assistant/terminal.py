@@ -57,9 +57,13 @@ def complaints() -> Iterator[None]:
 
 
 class LoadingDisplay:
-    """Shows which stage is being loaded, until `stop`."""
+    """Shows which stage is being loaded, until `stop`.
 
-    def __init__(self) -> None:
+    `logged` says that the log tells which stage is ready, so that it is not said twice.
+    """
+
+    def __init__(self, *, logged: bool = False) -> None:
+        self._logged = logged
         self._status = messages.status("Starting …")
 
     def __enter__(self) -> LoadingDisplay:
@@ -78,7 +82,7 @@ class LoadingDisplay:
         name = _STAGE_WORDS[progress.stage]
         if progress.state == "loading":
             self._status.update(f"Loading the {name} …")
-        else:
+        elif not self._logged:
             messages.print(f"[dim]{name} ready after {progress.seconds:.1f} s[/dim]")
 
 

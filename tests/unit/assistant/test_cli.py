@@ -209,7 +209,7 @@ def test_talking_without_the_library_says_how_to_get_it(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     result = run("talk")
     assert result.exit_code == 1
-    assert "dspark-assistant[talk]" in result.stderr
+    assert "pip install sounddevice" in result.stderr
     assert ScriptedAssistant.opened is None
 
 
