@@ -62,6 +62,8 @@ class FloatLinear:
 # cannot overflow.
 _LEVELS = 127 if torch.cpu._is_vnni_supported() else 63
 
+_ROWS_IN_CACHE = 256  # quantised at a time, so that what is computed of them stays in the cache
+
 
 class Int8Linear:
     """Int8 weights with a scale for each output; float32 rows as two int8 digits, a scale each.
@@ -73,11 +75,15 @@ class Int8Linear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        largest = torch.linalg.vector_norm(weight, torch.inf, 1)
-        self._scales = largest.clamp_min(torch.finfo(torch.float32).tiny) / 127
-        digits = (weight * self._scales.reciprocal()[:, None]).round_().to(torch.int8)
+        self._scales = torch.empty(len(weight))
+        digits = torch.empty(weight.shape, dtype=torch.int8)
+        for start in range(0, len(weight), _ROWS_IN_CACHE):
+            rows = slice(start, start + _ROWS_IN_CACHE)
+            largest = weight[rows].float().abs().amax(1)
+            self._scales[rows] = largest.clamp_min_(torch.finfo(torch.float32).tiny) / 127
+            digits[rows] = (weight[rows] * self._scales[rows].reciprocal()[:, None]).round_()
         self._packed = torch.ops.onednn.qlinear_prepack(digits, None)
-        self._zeros = torch.zeros(len(largest), dtype=torch.int32)
+        self._zeros = torch.zeros(len(weight), dtype=torch.int32)
         self._bias = bias
         # oneDNN takes unsigned rows: `_LEVELS + 1` stands for zero. The halves round by truncation.
         self._first_zero = torch.tensor(_LEVELS + 1.5)
