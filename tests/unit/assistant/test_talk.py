@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from assistant.client import Dialogue
-from assistant.errors import DialogueEnded
-from assistant.talk import MICROPHONE_BACKLOG, Devices, Loudspeaker, converse
+from assistant.errors import AudioDeviceError, DialogueEnded
+from assistant.talk import MICROPHONE_BACKLOG, Devices, Loudspeaker, converse, open_devices
 from tests.unit.assistant.scripted_server import ANSWER_AUDIO, ScriptedServer
 
 MS = 48  # bytes
@@ -135,6 +138,68 @@ def test_an_interrupted_answer_falls_silent() -> None:
             assert not any(loudspeaker.render(len(ANSWER_AUDIO)))
 
     asyncio.run(talk())
+
+
+class FakeStream:
+    """A stream of a sound library whose buffers the test hands over itself."""
+
+    opened: ClassVar[list[FakeStream]] = []
+
+    def __init__(self, rate_hz: int, block_size: int, **options: Any) -> None:
+        self.rate_hz, self.block_size, self.options = rate_hz, block_size, options
+        self.opened.append(self)
+
+    def __enter__(self) -> FakeStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class PortAudioError(Exception):
+    pass
+
+
+def sound_library(stream: Callable[..., FakeStream]) -> ModuleType:
+    library = ModuleType("sounddevice")
+    library.__dict__.update(
+        RawInputStream=stream, RawOutputStream=stream, PortAudioError=PortAudioError
+    )
+    return library
+
+
+def test_the_devices_move_bytes_between_their_threads_and_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FakeStream, "opened", [])
+    monkeypatch.setitem(sys.modules, "sounddevice", sound_library(FakeStream))
+
+    async def talk() -> None:
+        with open_devices() as devices:
+            microphone, loudspeaker = FakeStream.opened
+            await asyncio.to_thread(microphone.options["callback"], VOICE, 480, None, None)
+            assert await devices.microphone.get() == VOICE
+
+            devices.loudspeaker.add("a", VOICE)
+            buffer = bytearray(len(VOICE))
+            await asyncio.to_thread(loudspeaker.options["callback"], buffer, 480, None, None)
+            assert buffer == VOICE
+
+    asyncio.run(talk())
+
+
+def test_without_devices_the_error_says_what_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_device(*_: object, **__: object) -> FakeStream:
+        raise PortAudioError("Error querying device -1")
+
+    monkeypatch.setitem(sys.modules, "sounddevice", sound_library(no_device))
+
+    async def talk() -> None:
+        with open_devices():
+            pass
+
+    with pytest.raises(AudioDeviceError, match="device -1.*assistant serve"):
+        asyncio.run(talk())
 
 
 def test_the_conversation_ends_with_the_server() -> None:
