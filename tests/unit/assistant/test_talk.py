@@ -198,7 +198,7 @@ def test_without_devices_the_error_says_what_to_try(monkeypatch: pytest.MonkeyPa
         with open_devices():
             pass
 
-    with pytest.raises(AudioDeviceError, match="device -1.*assistant serve"):
+    with pytest.raises(AudioDeviceError, match=r"device -1.*assistant serve"):
         asyncio.run(talk())
 
 
