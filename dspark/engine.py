@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import torch
 
@@ -127,7 +127,7 @@ class Engine:
         params: SamplingParams | None = None,
         *,
         priority: Priority = Priority.CONFIRMED,
-    ) -> AsyncIterator[Step]:
+    ) -> AsyncGenerator[Step, None]:
         """Submit and yield the steps; leaving the iteration, or closing it, cancels the request."""
         generation = self.submit(prompt_ids, params, priority=priority)
         try:

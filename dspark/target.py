@@ -166,6 +166,8 @@ def load_target(
         raise InvalidRequest(f"dtype is {dtype!r}; it must be one of {', '.join(PRECISIONS)}")
     if dtype == "int8" and torch.device(device).type != "cpu":
         raise InvalidRequest(f"int8 is computed on the CPU only; choose bfloat16 on {device}")
+    if dtype == "int8" and not torch._C._has_mkldnn:
+        raise InvalidRequest("this build of torch has no oneDNN, which int8 needs: choose float32")
     if threads < 1:
         raise InvalidRequest(f"threads is {threads}; it must be at least 1")
     torch.set_num_threads(threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import torch
 
 from dspark import Engine, SamplingParams, Target, load_target
 from dspark.checkpoint import Checkpoint
+from dspark.drafters import Anchor, Draft
 from dspark.target import Span
 
 pytestmark = pytest.mark.real
@@ -125,6 +126,48 @@ def test_int8_answers_like_float32(engine: Engine, smollm2_gguf: Path) -> None:
         agreeing += int((logits.argmax(-1) == torch.tensor(answer)).sum())
         total += len(answer)
     assert agreeing / total > 0.9
+
+
+class HalfRight:
+    """Drafts the known answers, with every third token wrong."""
+
+    taps: Sequence[int] = ()
+    block_size = 5
+
+    def __init__(self, known: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
+        self._known = known
+
+    def new_cache(self, slots: int, context_tokens: int) -> None:
+        return None
+
+    def extend(self, cache: object, slot: int, start: int, features: torch.Tensor) -> None:
+        """It reads no features."""
+
+    def draft(self, cache: object, anchors: Sequence[Anchor]) -> list[Draft]:
+        drafts = []
+        for anchor in anchors:
+            done = len(anchor.sampler.answer)
+            right = self._known[tuple(anchor.sampler.prompt)][done : done + self.block_size]
+            tokens = tuple(
+                (token + 1) % 1000 if (done + index) % 3 == 2 else token
+                for index, token in enumerate(right)
+            )
+            drafts.append(Draft(tokens, confidence=(0.6,) * len(tokens)))
+        return drafts
+
+
+def test_int8_answers_are_the_same_bits_with_drafts_and_in_company(smollm2_gguf: Path) -> None:
+    target = load_target(smollm2_gguf, dtype="int8")
+    params = SamplingParams(max_new_tokens=30)
+    prompts = [tuple(prompt(target, question)) for question in QUESTIONS[:8]]
+    with Engine(target) as plain:
+        known = {ids: plain.generate(ids, params).token_ids for ids in prompts}
+    with Engine(target, HalfRight(known)) as engine:
+        generations = [engine.submit(ids, params) for ids in prompts]
+        for ids, generation in zip(prompts, generations, strict=True):
+            steps = list(generation)
+            assert tuple(token for step in steps for token in step.committed) == known[ids]
+            assert any(step.accepted > 0 for step in steps)
 
 
 def test_loading_imports_neither_transformers_nor_the_gguf_reader(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -332,6 +333,34 @@ def test_a_cancelled_task_stops_waiting_for_its_request(engine: Engine) -> None:
         assert len([step async for step in generation]) == 2
 
     asyncio.run(scenario())
+
+
+def test_many_clients_that_come_and_go_get_their_own_answers(open_engine: OpenEngine) -> None:
+    """Whatever is cancelled, promoted or preempted meanwhile."""
+    engine = open_engine(slots=3, prefill_tokens=PREFILL)
+    expected = [engine.generate(prompt, longest(15)).token_ids for prompt in PROMPTS]
+
+    async def client(number: int) -> None:
+        rng = random.Random(number)
+        which = rng.randrange(len(PROMPTS))
+        generation = engine.submit(PROMPTS[which], longest(15), priority=rng.choice([*Priority]))
+        leaves_after = rng.choice([2, 7, None])
+        received: list[int] = []
+        async for step in generation:
+            received += step.committed
+            if rng.random() < 0.3:
+                generation.promote(Priority.CONFIRMED)
+            if len(received) == leaves_after:
+                generation.cancel()
+        assert tuple(received) == expected[which][: leaves_after or 15]
+        assert generation.finish_reason == ("cancelled" if leaves_after else "length")
+
+    async def scenario() -> None:
+        await asyncio.gather(*(client(number) for number in range(40)))
+
+    asyncio.run(scenario())
+    assert engine.running == engine.waiting == 0
+    assert engine.generate(PROMPTS[0], longest(15)).token_ids == expected[0]
 
 
 # --- what goes wrong -----------------------------------------------------------------------------
