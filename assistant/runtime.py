@@ -107,7 +107,12 @@ class SessionRuntime:
             self._timer.cancel()
         for task in self._owned:
             task.cancel()
-        await self._tasks.__aexit__(kind, error, traceback)
+        # A caller's own error passes as it is: the group would wrap it. Its own cancellation, when
+        # a task of ours has failed, is the group's to undo.
+        if isinstance(error, asyncio.CancelledError):
+            await self._tasks.__aexit__(kind, error, traceback)
+        else:
+            await self._tasks.__aexit__(None, None, None)
 
     @property
     def session(self) -> Session:

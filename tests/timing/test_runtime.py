@@ -221,3 +221,29 @@ def test_leaving_ends_all_work() -> None:
         return talk
 
     played(script)
+
+
+def test_the_error_of_a_caller_passes_as_it_is() -> None:
+    async def script() -> Talk:
+        talk = Talk(fake_stages())
+        with pytest.raises(LookupError):
+            async with talk.runtime:
+                raise LookupError("the caller's own")
+        assert len(asyncio.all_tasks()) == 1
+        return talk
+
+    played(script)
+
+
+def test_an_error_of_the_session_ends_it_for_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script() -> Talk:
+        talk = Talk(fake_stages())
+        monkeypatch.setattr(talk.runtime.session, "feed", lambda *_: 1 // 0)
+        with pytest.raises(ExceptionGroup) as failed:
+            async with talk.runtime:
+                await talk.runtime.command(CreateResponse())
+                await asyncio.sleep(60)
+        assert failed.value.subgroup(ZeroDivisionError) is not None
+        return talk
+
+    played(script)
