@@ -1,0 +1,67 @@
+"""The floor under a plain step: every weight is read from memory once for each token."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from dspark.bench.measurement import Machine
+from dspark.checkpoint import Checkpoint
+from dspark.step_cost import processor_name
+
+BYTES_PER_WEIGHT = {"float32": 4, "bfloat16": 2, "int8": 1}
+_COPIED_BYTES = 1 << 28  # far more than any cache holds
+_COPIES = 5
+
+
+def this_machine(device: str, threads: int) -> Machine:
+    """What is measured on; takes a second."""
+    on_gpu = device.startswith("cuda")
+    return Machine(
+        processor=processor_name(),
+        cores=os.cpu_count() or 1,
+        device=str(torch.cuda.get_device_name(device)) if on_gpu else device,
+        torch=torch.__version__,
+        bandwidth_gb_s=copy_bandwidth(device, threads) / 1e9,
+    )
+
+
+def copy_bandwidth(device: str, threads: int) -> float:
+    """Bytes a second that are read and written when memory is copied; the best of a few copies."""
+    torch.set_num_threads(threads)
+    source = torch.ones(_COPIED_BYTES, dtype=torch.uint8, device=device)
+    destination = torch.empty_like(source)
+
+    def seconds() -> float:
+        begun = time.perf_counter()
+        destination.copy_(source)
+        int(destination[-1])  # a GPU is waited for
+        return time.perf_counter() - begun
+
+    seconds()  # the first touches the memory
+    return 2 * _COPIED_BYTES / min(seconds() for _ in range(_COPIES))
+
+
+def weights_per_token(checkpoint: Checkpoint) -> int:
+    """How many weights a step multiplies with: all but an embedding that is not also the head."""
+    tied = bool(checkpoint.config.get("tie_word_embeddings", False))
+    skipped = "none" if tied else "embed_tokens.weight"
+    return sum(
+        math.prod(shape)
+        for name, shape in _shapes(checkpoint.folder).items()
+        if not name.endswith(skipped)
+    )
+
+
+def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - it is no mapping
+                shapes[name] = tuple(file.get_slice(name).get_shape())
+    return shapes

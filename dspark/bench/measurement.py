@@ -1,0 +1,226 @@
+"""Every contender answers the same prompts, several times round, in an order that rotates.
+
+What disturbs a machine comes and goes. So each round asks every contender once, a round begins
+with another contender than the one before, and what counts is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean, median
+
+from dspark.bench.contenders import Answer, Contender, Unavailable
+from dspark.bench.prompts import BenchPrompt
+
+WARM_UP_TOKENS = 8
+
+OnProgress = Callable[[str, float], None]
+"""Told which contender is measured and which fraction of everything is done."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it was measured."""
+
+    processor: str
+    cores: int
+    device: str
+    torch: str
+    bandwidth_gb_s: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one contender: medians over the rounds.
+
+    Attributes:
+        system: whose code it is.
+        drafter: what proposed tokens, if anything did.
+        schedule: how much of a draft was verified.
+        dtype: what the weights were computed in.
+        threads: how many CPU threads.
+        prompts: how many prompts were answered in each round.
+        tokens_per_s: after the first token of each answer.
+        ttft_ms: time to the first token of a prompt that is new from its beginning; median.
+        ttft_cached_ms: the same when the prompt before began alike; None where nothing is kept.
+        accepted_length: tokens a step, the target's own included; 1 is plain decoding.
+        phases_ms: what a step's time went into, where that is known.
+        floor_share: how much of the tokens per second that memory bandwidth allows for a token a
+            step; speculation can pass 1.
+        same_as_plain: for which share of the prompts the tokens are those of plain decoding by
+            the same system in the same precision; None if that was not measured.
+    """
+
+    system: str
+    drafter: str | None
+    schedule: str | None
+    dtype: str
+    threads: int
+    prompts: int
+    tokens_per_s: float
+    ttft_ms: float
+    ttft_cached_ms: float | None
+    accepted_length: float
+    phases_ms: Mapping[str, float]
+    floor_share: float | None
+    same_as_plain: float | None = None
+
+    @property
+    def name(self) -> str:
+        """How it is called in tables."""
+        return " ".join(filter(None, (self.system, self.drafter, self.schedule)))
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A contender that could not run, and why."""
+
+    system: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole comparison."""
+
+    machine: Machine
+    rows: tuple[Row, ...]
+    skipped: tuple[Skipped, ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """The report as JSON's types."""
+        return asdict(self)
+
+
+@dataclass
+class _Rounds:
+    """What one contender did so far: a list a round."""
+
+    first_token_ms: list[list[float]] = field(default_factory=list)
+    answers: list[list[Answer]] = field(default_factory=list)
+
+
+def measure(
+    contenders: Sequence[Contender],
+    prompts: Sequence[BenchPrompt],
+    machine: Machine,
+    *,
+    repeats: int = 3,
+    max_new_tokens: int = 48,
+    threads: int = 1,
+    on_progress: OnProgress = lambda _name, _fraction: None,
+) -> Report:
+    """Run the comparison; one contender at a time is in memory."""
+    rounds = {contender: _Rounds() for contender in contenders}
+    skipped: dict[Contender, str] = {}
+    total, done = repeats * len(contenders), 0
+    for repeat in range(repeats):
+        start = repeat % max(1, len(contenders))
+        for contender in (*contenders[start:], *contenders[:start]):
+            on_progress(contender.name, done / total)
+            done += 1
+            if contender in skipped:
+                continue
+            try:
+                _run(contender, prompts, max_new_tokens, rounds[contender])
+            except Unavailable as reason:
+                skipped[contender] = str(reason)
+    on_progress("", 1.0)
+    ran = {each: rounds[each] for each in contenders if each not in skipped}
+    return Report(
+        machine,
+        tuple(
+            _row(each, own, _plain_answers(each, ran), machine, threads)
+            for each, own in ran.items()
+        ),
+        tuple(Skipped(contender.name, reason) for contender, reason in skipped.items()),
+    )
+
+
+def _run(
+    contender: Contender, prompts: Sequence[BenchPrompt], max_new_tokens: int, rounds: _Rounds
+) -> None:
+    loaded = contender.load()
+    try:
+        loaded.answer(prompts[-1].new, WARM_UP_TOKENS)
+        rounds.first_token_ms.append(
+            [loaded.answer(prompt.new, max_new_tokens=1).first_token_ms for prompt in prompts]
+        )
+        loaded.answer(prompts[-1].known, WARM_UP_TOKENS)  # from here on the system prompt is known
+        rounds.answers.append([loaded.answer(prompt.known, max_new_tokens) for prompt in prompts])
+    finally:
+        loaded.close()
+
+
+def _plain_answers(
+    contender: Contender, ran: Mapping[Contender, _Rounds]
+) -> Sequence[Answer] | None:
+    """What the same system gave in the same precision without drafts, if that was measured."""
+    if contender.drafter is None:
+        return None
+    for other, rounds in ran.items():
+        if (other.system, other.dtype, other.drafter) == (contender.system, contender.dtype, None):
+            return rounds.answers[0]
+    return None
+
+
+def _row(
+    contender: Contender,
+    rounds: _Rounds,
+    plain: Sequence[Answer] | None,
+    machine: Machine,
+    threads: int,
+) -> Row:
+    speed = median(map(_tokens_per_s, rounds.answers))
+    floor_tokens_per_s = (
+        machine.bandwidth_gb_s * 1e9 / contender.weight_bytes if contender.weight_bytes else None
+    )
+    return Row(
+        system=contender.system,
+        drafter=contender.drafter,
+        schedule=contender.schedule,
+        dtype=contender.dtype,
+        threads=threads,
+        prompts=len(rounds.answers[0]),
+        tokens_per_s=speed,
+        ttft_ms=median(map(median, rounds.first_token_ms)),
+        ttft_cached_ms=(
+            median(median(each.first_token_ms for each in answers) for answers in rounds.answers)
+            if contender.keeps_prompts
+            else None
+        ),
+        accepted_length=fmean(map(_accepted_length, rounds.answers)),
+        phases_ms=_phases_ms(rounds.answers),
+        floor_share=speed / floor_tokens_per_s if floor_tokens_per_s else None,
+        same_as_plain=None if plain is None else _share_same(rounds.answers[0], plain),
+    )
+
+
+def _tokens_per_s(answers: Sequence[Answer]) -> float:
+    """Over a round, without the first token of each answer and the time until it came."""
+    seconds = sum(each.total_ms - each.first_token_ms for each in answers) / 1000
+    return sum(each.tokens - 1 for each in answers) / seconds if seconds > 0 else 0.0
+
+
+def _accepted_length(answers: Sequence[Answer]) -> float:
+    steps = sum(each.steps - 1 for each in answers)
+    return sum(each.tokens - 1 for each in answers) / steps if steps else 1.0
+
+
+def _phases_ms(rounds: Sequence[Sequence[Answer]]) -> dict[str, float]:
+    """Milliseconds a step of each phase."""
+    phases = sorted({phase for answers in rounds for each in answers for phase in each.phases_ms})
+    return {
+        phase: median(
+            sum(each.phases_ms.get(phase, 0.0) for each in answers)
+            / max(1, sum(each.steps - 1 for each in answers))
+            for answers in rounds
+        )
+        for phase in phases
+    }
+
+
+def _share_same(answers: Sequence[Answer], plain: Sequence[Answer]) -> float:
+    pairs = zip(answers, plain, strict=True)
+    return fmean(mine.token_ids == theirs.token_ids for mine, theirs in pairs)

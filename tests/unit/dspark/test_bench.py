@@ -1,0 +1,382 @@
+"""The comparison: every contender asked alike, in rotating order, and its numbers as defined."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from dspark import Engine, SamplingParams, load_target
+from dspark.bench.bandwidth import copy_bandwidth, weights_per_token
+from dspark.bench.chart import svg
+from dspark.bench.contenders import Answer, Contender, Unavailable
+from dspark.bench.lineup import SYSTEMS, Wanted, lineup
+from dspark.bench.measurement import Machine, Report, measure
+from dspark.bench.others import LlamaCpp, Transformers
+from dspark.bench.ours import EngineSettings, OurEngine, Stopwatch
+from dspark.bench.prompts import BenchPrompt, read_prompts, tokenised
+from dspark.bench.table import table
+from dspark.checkpoint import Checkpoint
+from dspark.errors import InvalidRequest
+
+MACHINE = Machine("a processor", cores=2, device="cpu", torch="2", bandwidth_gb_s=10.0)
+PROMPTS = (BenchPrompt(known=(1, 2), new=(3, 4)), BenchPrompt(known=(1, 5), new=(6, 7)))
+MAX_NEW_TOKENS = 5
+
+
+class Scripted:
+    """A contender that takes what it is told, and logs what it is asked."""
+
+    def __init__(self, name: str, log: list[str], steps: Sequence[int], step_ms: float) -> None:
+        self._name = name
+        self._log = log
+        self._steps = steps
+        self._step_ms = step_ms
+
+    def answer(self, prompt_ids: Sequence[int], max_new_tokens: int) -> Answer:
+        self._log.append(f"{self._name} {tuple(prompt_ids)} {max_new_tokens}")
+        return Answer(
+            token_ids=tuple(range(sum(self._steps))),
+            stopped=False,
+            first_token_ms=40.0 if prompt_ids[0] == 1 else 100.0,
+            total_ms=(40.0 if prompt_ids[0] == 1 else 100.0)
+            + (len(self._steps) - 1) * self._step_ms,
+            steps=len(self._steps),
+            phases_ms={"target": (len(self._steps) - 1) * self._step_ms},
+        )
+
+    def close(self) -> None:
+        self._log.append(f"{self._name} closed")
+
+
+def contender(
+    system: str,
+    log: list[str] | None = None,
+    steps: Sequence[int] = (1, 1, 1, 1, 1),
+    step_ms: Sequence[float] = (20.0,),
+    drafter: str | None = None,
+) -> Contender:
+    """One whose n-th round takes `step_ms[n]` a step and gives `steps` tokens in each."""
+    rounds = iter(step_ms * 10)
+    scripted_log = [] if log is None else log
+    return Contender(
+        system=system,
+        dtype="int8",
+        drafter=drafter,
+        weight_bytes=100_000_000,
+        load=lambda: Scripted(system, scripted_log, steps, next(rounds)),
+    )
+
+
+def unavailable(system: str) -> Contender:
+    def load() -> Scripted:
+        raise Unavailable("it is not installed")
+
+    return Contender(system, "int8", load)
+
+
+def run(*contenders: Contender, repeats: int = 1) -> Report:
+    return measure(contenders, PROMPTS, MACHINE, repeats=repeats, max_new_tokens=MAX_NEW_TOKENS)
+
+
+# --- measuring -----------------------------------------------------------------------------------
+
+
+def test_each_round_begins_with_another_contender_and_one_is_in_memory_at_a_time() -> None:
+    log: list[str] = []
+    run(*(contender(name, log) for name in "abc"), repeats=3)
+    in_memory = [name for name, _ in groupby(line.split()[0] for line in log)]
+    assert "".join(in_memory) == "abc" + "bca" + "cab"
+
+
+def test_all_new_prompts_come_before_those_whose_beginning_is_then_known() -> None:
+    log: list[str] = []
+    run(contender("a", log))
+    assert log == [
+        "a (6, 7) 8",
+        "a (3, 4) 1",
+        "a (6, 7) 1",
+        "a (1, 5) 8",
+        "a (1, 2) 5",
+        "a (1, 5) 5",
+        "a closed",
+    ]
+
+
+def test_numbers_are_as_defined() -> None:
+    (row,) = run(contender("a")).rows
+    assert row.tokens_per_s == pytest.approx(50)  # 20 ms a token after the first
+    assert (row.ttft_ms, row.ttft_cached_ms) == (100, 40)
+    assert row.accepted_length == 1
+    assert row.phases_ms == {"target": pytest.approx(20)}
+    assert row.floor_share == pytest.approx(0.5)  # 10 GB/s allow 100 tokens/s of 0.1 GB each
+    assert row.prompts == 2
+    assert row.same_as_plain is None
+
+
+def test_speculation_counts_tokens_a_step_without_the_first() -> None:
+    plain, drafting = run(contender("a"), contender("a", steps=(1, 4), drafter="d")).rows
+    assert drafting.accepted_length == 4
+    assert drafting.tokens_per_s == pytest.approx(4 * plain.tokens_per_s)
+    assert drafting.phases_ms == {"target": pytest.approx(20)}
+
+
+def test_a_disturbed_round_does_not_count() -> None:
+    (row,) = run(contender("a", step_ms=(20.0, 900.0, 20.0)), repeats=3).rows
+    assert row.tokens_per_s == pytest.approx(50)
+    assert row.phases_ms["target"] == pytest.approx(20)
+
+
+def test_drafted_answers_are_compared_with_plain_ones_of_the_same_system() -> None:
+    rows = run(
+        contender("a"),
+        contender("a", steps=(1, 4), drafter="right"),
+        contender("a", steps=(1, 3), drafter="wrong"),
+        contender("b", steps=(1, 4), drafter="without a plain one"),
+    ).rows
+    assert [row.same_as_plain for row in rows] == [None, 1.0, 0.0, None]
+
+
+def test_one_that_keeps_no_prompts_has_no_time_for_a_known_one() -> None:
+    (row,) = run(replace(contender("a"), keeps_prompts=False)).rows
+    assert row.ttft_cached_ms is None
+
+
+def test_one_that_cannot_run_is_left_out_with_its_reason() -> None:
+    report = run(contender("a"), unavailable("b"), repeats=2)
+    assert [row.system for row in report.rows] == ["a"]
+    assert [(each.system, each.reason) for each in report.skipped] == [
+        ("b int8", "it is not installed")
+    ]
+
+
+def test_one_that_fails_is_still_let_go() -> None:
+    log: list[str] = []
+
+    class Failing(Scripted):
+        def answer(self, prompt_ids: Sequence[int], max_new_tokens: int) -> Answer:
+            raise RuntimeError("out of memory")
+
+    broken = Contender("a", "int8", lambda: Failing("a", log, (), 0.0))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        run(broken)
+    assert log == ["a closed"]
+
+
+def test_progress_goes_from_nothing_to_everything() -> None:
+    seen: list[tuple[str, float]] = []
+    measure(
+        [contender("a"), contender("b")],
+        PROMPTS,
+        MACHINE,
+        repeats=2,
+        on_progress=lambda name, done: seen.append((name, done)),
+    )
+    assert [done for _, done in seen] == [0, 0.25, 0.5, 0.75, 1]
+    assert seen[0][0] == "a int8"
+
+
+def test_the_json_has_the_machine_and_a_row_for_each() -> None:
+    content = json.loads(json.dumps(run(contender("a"), unavailable("b")).as_json()))
+    assert content["machine"]["processor"] == "a processor"
+    (row,) = content["rows"]
+    keys = "system drafter schedule dtype threads prompts tokens_per_s ttft_ms accepted_length"
+    assert set(keys.split()) | {"phases_ms"} <= set(row)
+    assert content["skipped"] == [{"system": "b int8", "reason": "it is not installed"}]
+
+
+# --- showing -------------------------------------------------------------------------------------
+
+
+def test_the_table_shows_every_row_within_a_usual_terminal() -> None:
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(table(run(contender("a"), contender("b", steps=(1, 4), drafter="d"))))
+    text = capture.get()
+    assert "50.0" in text and "200.0" in text and "100 · 40" in text
+    assert "…" not in text
+
+
+def test_the_chart_is_well_formed_with_the_fastest_first() -> None:
+    report = run(contender("slow"), contender("<fast>", steps=(1, 4), drafter="d"))
+    root = ET.fromstring(svg(report))
+    texts = [each.text or "" for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts.index("<fast> d int8") < texts.index("slow int8")
+    assert "200.0  (×4.00)" in texts
+
+
+def test_a_chart_of_nothing_is_still_one() -> None:
+    ET.fromstring(svg(Report(MACHINE, ())))
+
+
+# --- prompts -------------------------------------------------------------------------------------
+
+
+def test_twenty_questions_come_with_the_package() -> None:
+    prompts = read_prompts()
+    assert len(set(prompts)) == len(prompts) == 20
+
+
+def test_a_text_file_holds_a_prompt_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text("# a comment\nOne?\n\n  Two?  \n")
+    assert read_prompts(path) == ("One?", "Two?")
+
+
+def test_a_jsonl_file_holds_an_object_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "One?"}\n\n{"prompt": "Two?", "id": 2}\n')
+    assert read_prompts(path) == ("One?", "Two?")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("p.txt", "# nothing\n", "holds no prompts"),
+        ("p.jsonl", "", "holds no prompts"),
+        ("p.jsonl", '{"prompt": "One?"}\n{', "line 2 is not JSON"),
+        ("p.jsonl", '["One?"]', 'called "prompt"'),
+        ("p.jsonl", '{"prompt": " "}', 'called "prompt"'),
+        ("p.txt", None, "cannot be read"),
+    ],
+)
+def test_a_file_without_prompts_is_complained_of(
+    tmp_path: Path, name: str, content: str | None, complaint: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InvalidRequest, match=complaint):
+        read_prompts(tmp_path / name)
+
+
+class LetterTokenizer:
+    """A token a letter of whatever the messages say."""
+
+    def chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        return [ord(letter) for message in messages for letter in message["content"]]
+
+
+def test_new_prompts_share_no_beginning_and_known_ones_do() -> None:
+    prompts = tokenised(["Where?", "When?", "Why?"], LetterTokenizer())  # type: ignore[arg-type]
+    instructions = len(prompts[0].known) - len("Where?")
+    assert len({prompt.known[:instructions] for prompt in prompts}) == 1
+    number_at = len("Dialogue ")
+    assert len({prompt.new[number_at] for prompt in prompts}) == 3
+
+
+# --- contenders ----------------------------------------------------------------------------------
+
+PROMPT = (3, 14, 15, 9)
+
+
+def wanted(folder: Path, **changes: object) -> Wanted:
+    settings: dict[str, object] = {
+        "target": folder,
+        "folder": folder,
+        "stop_token_ids": frozenset({1}),
+        "context_tokens": 64,
+        "device": "cpu",
+        "threads": 1,
+        "systems": SYSTEMS,
+        "dtypes": ["float32", "int8"],
+        "drafters": [],
+        "schedules": ["full"],
+    }
+    return Wanted(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def test_the_lineup_has_each_system_in_each_precision_it_knows(tiny_folder: Path) -> None:
+    names = [each.name for each in lineup(wanted(tiny_folder, drafters=["owner/drafter"]))]
+    assert names == [
+        "transformers float32",
+        "transformers float32 prompt lookup",
+        "llama.cpp gguf",
+        "dspark float32",
+        "dspark int8",
+        "dspark float32 drafter full",
+        "dspark int8 drafter full",
+    ]
+
+
+def test_only_the_wanted_systems_line_up(tiny_folder: Path) -> None:
+    names = [each.name for each in lineup(wanted(tiny_folder, systems=["dspark"]))]
+    assert names == ["dspark float32", "dspark int8"]
+
+
+@pytest.mark.parametrize("changes", [{"systems": ["vllm"]}, {"dtypes": ["float8"]}])
+def test_an_unknown_wish_is_refused(tiny_folder: Path, changes: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest, match="is unknown; choose of"):
+        wanted(tiny_folder, **changes)
+
+
+def test_a_head_of_its_own_is_read_in_each_step_and_the_embedding_is_not(
+    write_model: Callable[..., Path],
+) -> None:
+    vocab, hidden = 64, 32
+    untied = weights_per_token(Checkpoint(write_model(name="untied")))
+    tied = weights_per_token(Checkpoint(write_model({"tie_word_embeddings": True}, name="tied")))
+    # The tied one's checkpoint still has the unused head in it.
+    assert tied - untied == vocab * hidden
+
+
+def test_copying_memory_takes_time() -> None:
+    assert copy_bandwidth("cpu", threads=1) > 0
+
+
+def test_our_engine_gives_what_the_engine_gives_and_says_what_it_did(tiny_folder: Path) -> None:
+    with Engine(load_target(tiny_folder)) as engine:
+        expected = engine.generate(PROMPT, SamplingParams(max_new_tokens=6))
+    ours = OurEngine(EngineSettings(tiny_folder, "cpu", "float32", 1, 64))
+    try:
+        answer = ours.answer(PROMPT, 6)
+    finally:
+        ours.close()
+    assert answer.token_ids == expected.token_ids
+    assert answer.stopped == (expected.finish_reason == "stop")
+    assert answer.steps == answer.tokens
+    assert set(answer.phases_ms) == {"target", "rest"}
+    assert sum(answer.phases_ms.values()) == pytest.approx(answer.total_ms - answer.first_token_ms)
+
+
+def test_an_engine_that_cannot_be_opened_is_unavailable(tmp_path: Path, tiny_folder: Path) -> None:
+    for settings in (
+        EngineSettings(tmp_path, "cpu", "float32", 1, 64),
+        EngineSettings(tiny_folder, "cpu", "float8", 1, 64),
+        EngineSettings(tiny_folder, "cpu", "float32", 1, 64, drafter=str(tmp_path)),
+    ):
+        with pytest.raises(Unavailable):
+            OurEngine(settings)
+
+
+@pytest.mark.parametrize("prompt_lookup", [False, True])
+def test_transformers_generates_the_same_tokens(tiny_folder: Path, prompt_lookup: bool) -> None:
+    with Engine(load_target(tiny_folder)) as engine:
+        expected = engine.generate(PROMPT, SamplingParams(max_new_tokens=6))
+    theirs = Transformers(tiny_folder, "cpu", "float32", 1, {1}, prompt_lookup=prompt_lookup)
+    answer = theirs.answer(PROMPT, 6)
+    theirs.close()
+    assert answer.token_ids == expected.token_ids
+    assert 0 < answer.first_token_ms <= answer.total_ms
+    assert 0 < answer.steps <= answer.tokens
+
+
+def test_llama_cpp_needs_a_gguf_file(tiny_folder: Path) -> None:
+    with pytest.raises(Unavailable, match="GGUF"):
+        LlamaCpp(tiny_folder, 1, 64, {1})
+
+
+def test_a_stopwatch_adds_up_what_a_method_takes() -> None:
+    stopwatch = Stopwatch()
+    module = torch.nn.Identity()
+    stopwatch.watch(module, "forward", "identity")
+    assert module.forward(3) == 3
+    once = stopwatch.phases_ms["identity"]
+    module.forward(3)
+    assert stopwatch.phases_ms["identity"] > once > 0
