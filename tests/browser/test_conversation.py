@@ -74,9 +74,10 @@ async def endless_answer(line: Line) -> None:
 class TestTypedQuestion:
     def test_asks_for_the_extension(self, page: Page, server: FakeServer) -> None:
         open_connected(page, server)
-        page.wait_for_function(
-            "assistantProbe.events.some(({ event }) => event.type === 'session.updated')"
-        )
+        for _ in range(500):
+            if server.sent("session.update"):
+                break
+            page.wait_for_timeout(10)
         [update] = server.sent("session.update")
         assert update["session"]["x"] == {"events": True, "acknowledge_playback": True}
 
