@@ -201,7 +201,6 @@ class Cycle:
     def _fail(part: _Part, cause: Exception) -> None:
         error = GenerationFailed(f"computing this request failed ({cause!r}): submit it again")
         error.__cause__ = cause
-        part.slot.roll_back(0)  # what a failed step left there is not to be trusted
         part.sequence.generation._fail(error)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import huggingface_hub
 import pytest
+import tokenizers
 import torch
 from huggingface_hub.errors import (
     HFValidationError,
@@ -16,6 +17,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 from safetensors.torch import load_file, save_file
+from tokenizers import models
 
 from dspark import (
     CheckpointError,
@@ -23,6 +25,7 @@ from dspark import (
     InvalidRequest,
     MissingTensor,
     Target,
+    TokenizerError,
     UnsupportedArchitecture,
     WrongShape,
     load_target,
@@ -197,3 +200,19 @@ def test_settings_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(InvalidRequest, match=r"must be|on the CPU only"):
         load_target(tiny_folder, **setting)
+
+
+def test_answers_end_at_every_end_that_any_file_names(write_model: Write) -> None:
+    folder = write_model({"eos_token_id": 3})
+    (folder / "generation_config.json").write_text('{"eos_token_id": [3, 7]}')
+    core = tokenizers.Tokenizer(models.WordLevel({"<end>": 9}))
+    core.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<end>"}')
+    assert load_target(folder).stop_token_ids == {3, 7, 9}
+
+
+def test_a_model_without_a_tokenizer_decodes_token_ids(write_model: Write) -> None:
+    target = load_target(write_model({"eos_token_id": None}))
+    assert target.stop_token_ids == frozenset()
+    with pytest.raises(TokenizerError, match="work in token ids"):
+        _ = target.tokenizer

@@ -180,6 +180,21 @@ def test_a_long_prompt_does_not_hold_up_a_running_answer(open_engine: OpenEngine
         assert sum(len(span.tokens) for span in spans) <= PREFILL + 1
 
 
+def test_several_long_prompts_share_what_a_step_takes(open_engine: OpenEngine) -> None:
+    engine = open_engine(prefill_tokens=PREFILL)
+    target = engine.target
+    target.hold()
+    engine.submit([8] * 30, longest())
+    target.wait_held()
+    for token in (9, 10):
+        engine.submit([token] * 30, longest())
+    target.step(10)
+    target.wait_held()
+    assert len(target.forwards[-1]) > 1, "they should overlap by now"
+    for spans in target.forwards:
+        assert sum(len(span.tokens) for span in spans if len(span.tokens) > 1) <= PREFILL
+
+
 def test_a_step_with_confirmed_work_holds_nothing_speculative(engine: Engine) -> None:
     target = engine.target
     target.hold()
