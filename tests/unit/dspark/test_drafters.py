@@ -81,6 +81,20 @@ def test_a_block_leaves_no_trace_for_the_next(target: Target, write_drafter: Wri
     assert after_another.tokens == draft_after(target, drafter, [9]).tokens
 
 
+def test_every_position_of_a_block_sees_the_whole_block(
+    target: Target, write_drafter: Write
+) -> None:
+    first = []
+    for size in (1, 4):
+        drafter = load_drafter(write_drafter({"block_size": size}), target)
+        sampler = Sampler(SamplingParams(), TOKENS, [], random.Random(7))
+        with torch.inference_mode():
+            cache = drafter.new_cache(1, CONTEXT)
+            hidden = drafter.block_hidden(cache, [Anchor(0, 0, TOKENS[0], sampler)])
+        first.append(hidden[0, 0])
+    assert not torch.allclose(first[0], first[1], atol=1e-3)
+
+
 def test_a_sampled_draft_names_the_distributions_it_was_drawn_from(
     target: Target, write_drafter: Write
 ) -> None:
