@@ -28,6 +28,7 @@ def table(report: Report) -> Table:
 
 def _cells(row: Row) -> tuple[str, ...]:
     cached = "–" if row.ttft_cached_ms is None else f"{row.ttft_cached_ms:.0f}"
+    phases = sorted(row.phases_ms.items(), key=lambda phase: -phase[1])
     return (
         row.name,
         row.dtype,
@@ -36,7 +37,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.ttft_ms:.0f} · {cached}",
         f"{row.accepted_length:.2f}",
         _percent(row.same_as_plain),
-        ", ".join(f"{phase} {ms:.1f}" for phase, ms in row.phases_ms.items()),
+        ", ".join(f"{phase} {ms:.1f}" for phase, ms in phases),
     )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -129,7 +131,7 @@ def test_speculation_counts_tokens_a_step_without_the_first() -> None:
 
 
 def test_a_disturbed_round_does_not_count() -> None:
-    (row,) = run(contender("a", step_ms=(20.0, 900.0, 20.0)), repeats=3).rows
+    (row,) = run(contender("a", step_ms=(900.0, 20.0, 5.0)), repeats=3).rows
     assert row.tokens_per_s == pytest.approx(50)
     assert row.phases_ms["target"] == pytest.approx(20)
 
@@ -370,6 +372,40 @@ def test_transformers_generates_the_same_tokens(tiny_folder: Path, prompt_lookup
 def test_llama_cpp_needs_a_gguf_file(tiny_folder: Path) -> None:
     with pytest.raises(Unavailable, match="GGUF"):
         LlamaCpp(tiny_folder, 1, 64, {1})
+
+
+def test_without_llama_cpp_it_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(Unavailable, match=r"dspark-assistant\[bench\]"):
+        LlamaCpp(tmp_path / "model.gguf", 1, 64, {1})
+
+
+@pytest.mark.parametrize(
+    ("max_new_tokens", "token_ids", "stopped"), [(2, (5, 6), False), (9, (5, 6, 7), True)]
+)
+def test_llama_cpp_ends_at_a_stop_token_or_the_limit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    max_new_tokens: int,
+    token_ids: tuple[int, ...],
+    stopped: bool,
+) -> None:
+    class Llama:
+        def __init__(self, path: str, **settings: object) -> None:
+            assert settings["n_threads"] == settings["n_threads_batch"] == 1
+
+        def generate(self, prompt: list[int], temp: float, repeat_penalty: float) -> Iterator[int]:
+            assert (prompt, temp, repeat_penalty) == (list(PROMPT), 0.0, 1.0)
+            yield from (5, 6, 7, 1, 8)
+
+    monkeypatch.setitem(sys.modules, "llama_cpp", SimpleNamespace(Llama=Llama))
+    (tmp_path / "model.gguf").touch()
+    answer = LlamaCpp(tmp_path / "model.gguf", 1, 64, {1}).answer(PROMPT, max_new_tokens)
+    assert (answer.token_ids, answer.stopped) == (token_ids, stopped)
+    assert answer.steps == answer.tokens == len(token_ids) + stopped
 
 
 def test_a_stopwatch_adds_up_what_a_method_takes() -> None:

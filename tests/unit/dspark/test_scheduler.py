@@ -235,6 +235,15 @@ def test_tokens_that_are_in_the_step_anyway_push_up_the_stairs() -> None:
     assert EarlyStop().lengths(beside_a_prompt, stairs) == [2]
 
 
+def test_a_token_that_only_breaks_even_is_not_verified() -> None:
+    # 1 token in 10 ms, or 1.5 in 15.
+    assert EarlyStop().lengths(decoding_step([[0.5]]), affine(base=5, each=5)) == [0]
+
+
+def test_a_survival_at_the_threshold_is_enough() -> None:
+    assert Threshold(0.5).lengths(decoding_step([[0.5, 1.0, 0.9]]), affine(1, 1)) == [2]
+
+
 def test_a_threshold_holds_for_the_whole_prefix() -> None:
     step = decoding_step([[0.9, 0.9, 0.9], [0.6, 1.0], [0.4, 1.0]])
     assert Threshold(0.8).lengths(step, affine(1, 1)) == [2, 0, 0]
@@ -350,6 +359,12 @@ def test_drafting_stops_when_it_costs_more_than_it_gives() -> None:
     drafted = run(slow_drafter, steps=200, committed=2)
     assert drafted[0] and not drafted[-1]
     assert sum(drafted) < 30
+
+
+def test_drafting_that_only_breaks_even_stops() -> None:
+    # Two tokens in 20 ms with drafting, and in two plain steps of 10 ms.
+    scheduler = Scheduler.named("early_stop", affine(base=10, each=0, drafting_ms=10))
+    assert not all(run(scheduler, steps=20, committed=2))
 
 
 def test_drafting_goes_on_while_it_pays() -> None:
