@@ -1,6 +1,6 @@
 """The command line of the decoder: `dspark generate | bench | profile`.
 
-Everything heavy is imported where it is used, so that help and mistakes come at once.
+What only one command needs is imported there, so that the others need not wait for it.
 """
 
 from __future__ import annotations
