@@ -97,7 +97,7 @@ def generate(
     drafter: DrafterOption = None,
     schedule: Annotated[
         str, typer.Option(help=f"How much of a draft is verified: {', '.join(SCHEDULES)}.")
-    ] = "early_stop",
+    ] = "confidence",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or int8.")] = "float32",
     device: DeviceOption = "cpu",
     threads: ThreadsOption = 1,
@@ -178,7 +178,7 @@ def bench(
     ] = None,
     schedule: Annotated[
         str, typer.Option(metavar="LIST", help=f"Of {', '.join(SCHEDULES)}.")
-    ] = "full,early_stop",
+    ] = "full,confidence",
     systems: Annotated[
         str, typer.Option(metavar="LIST", help="Which to compare.")
     ] = "transformers,prompt-lookup,llama.cpp,dspark",

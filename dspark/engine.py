@@ -20,9 +20,9 @@ from dspark.errors import (
 from dspark.generation import Generation, Priority, Result, Step
 from dspark.kv_cache import SlotPool
 from dspark.sampling import SamplingParams
-from dspark.scheduler import Scheduler
+from dspark.scheduler import LEAST_SURVIVAL, WEIGHING_COSTS, Scheduler
 from dspark.sequence import Sequence as Request
-from dspark.step_cost import profiled_cost
+from dspark.step_cost import StepCostTable, profiled_cost
 from dspark.target import Target
 
 
@@ -33,14 +33,21 @@ class Engine:
         target: the model whose distribution is decoded.
         drafter: proposes tokens that the target verifies; without one, decoding is plain. The
             output's distribution is the same.
-        schedule: how much of a draft is verified: a name (see `dspark.scheduler.SCHEDULES`) or a
-            scheduler of your own; all of it if not said. Where the named one weighs costs, they
-            are measured now, which takes some seconds the first time on a machine.
+        schedule: how much of a draft is verified: `full`, all of it, which is the default;
+            `confidence`, as much as pays, by the drafter's confidences and what steps cost here;
+            `confidence_delayed`, the same with a budget from the confidences of two steps ago;
+            `threshold`, every token that survives with at least `confidence_threshold`; `off`,
+            nothing; or a scheduler of your own. The two that weigh costs measure them now, which
+            takes some seconds the first time on a machine.
+        confidence_threshold: of the schedule `threshold`, from 0 to 1.
         slots: how many requests run at once, and how many prefixes are remembered between them.
         context_tokens: longest prompt and answer together; at most the model's own.
         max_queue: how many requests may wait for a slot.
         prefill_tokens: how many prompt tokens a step takes at most. More makes long prompts
             faster and the other requests' tokens later.
+
+    Raises:
+        InvalidRequest: there is no such schedule, or a number is out of its range.
     """
 
     def __init__(
@@ -49,6 +56,7 @@ class Engine:
         drafter: Drafter | None = None,
         schedule: Scheduler | str | None = None,
         *,
+        confidence_threshold: float = LEAST_SURVIVAL,
         slots: int = 4,
         context_tokens: int = 2048,
         max_queue: int = 64,
@@ -67,7 +75,7 @@ class Engine:
         self._cycle = Cycle(
             target,
             None if schedule == "off" else drafter,
-            _scheduler(schedule, target, drafter),
+            _scheduler(schedule, confidence_threshold, target, drafter),
             slots=slots,
             context_tokens=self.context_tokens,
         )
@@ -223,13 +231,15 @@ class Engine:
 
 
 def _scheduler(
-    schedule: Scheduler | str | None, target: Target, drafter: Drafter | None
+    schedule: Scheduler | str | None,
+    confidence_threshold: float,
+    target: Target,
+    drafter: Drafter | None,
 ) -> Scheduler:
     if isinstance(schedule, Scheduler):
         return schedule
-    if drafter is None:
-        return Scheduler.named("off")
-    weighs_costs = schedule in ("early_stop", "delayed_budget")
-    return Scheduler.named(
-        schedule or "full", profiled_cost(target, drafter) if weighs_costs else None
-    )
+    name = schedule or "full"
+    # Without a drafter there is nothing to weigh; the name is checked all the same.
+    weighs_costs = name in WEIGHING_COSTS and drafter is not None
+    cost = profiled_cost(target, drafter) if weighs_costs else StepCostTable((1.0,))
+    return Scheduler.named(name, cost, confidence_threshold)

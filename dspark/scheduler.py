@@ -91,6 +91,10 @@ def most_likely_first(step: DecodingStep) -> Iterator[tuple[int, float]]:
             heapq.heappush(heap, (priority, negated * confidence[place], place, index))
 
 
+LEAST_SURVIVAL = 0.5
+"""The threshold, if none is given."""
+
+
 class Policy(Protocol):
     """A rule that gives every sequence the length of the prefix to verify."""
 
@@ -112,7 +116,7 @@ class Full:
 class Threshold:
     """Every token that survives with at least this probability, whatever it costs."""
 
-    least_survival: float = 0.5
+    least_survival: float = LEAST_SURVIVAL
 
     def lengths(self, step: DecodingStep, cost: StepCost) -> list[int]:
         """See `Policy`."""
@@ -210,8 +214,11 @@ def _best_count(step: DecodingStep, cost: StepCost) -> int:
     return best_count
 
 
-SCHEDULES = ("off", "full", "threshold", "early_stop", "delayed_budget")
+SCHEDULES = ("off", "full", "threshold", "confidence", "confidence_delayed")
 """What `Scheduler.named` knows; a threshold may be given as in `threshold:0.7`."""
+
+WEIGHING_COSTS = ("confidence", "confidence_delayed")
+"""Those of them that need to know what steps cost."""
 
 
 class Scheduler:
@@ -236,33 +243,40 @@ class Scheduler:
         self._switch = switch
 
     @classmethod
-    def named(cls, schedule: str, cost: StepCost | None = None) -> Scheduler:
+    def named(
+        cls,
+        schedule: str,
+        cost: StepCost | None = None,
+        confidence_threshold: float = LEAST_SURVIVAL,
+    ) -> Scheduler:
         """A scheduler by one of the names in `SCHEDULES`.
 
-        `early_stop` and `delayed_budget` weigh costs, and stop drafting while it does not pay;
-        the others do as they are told.
+        `confidence` (`EarlyStop`) and `confidence_delayed` (`DelayedBudget`) weigh costs, and stop
+        drafting while it does not pay; the others do as they are told. `confidence_threshold` is
+        that of `threshold`, unless its name brings its own.
 
         Raises:
             InvalidRequest: there is no such schedule, its threshold is no probability, or it
                 weighs costs and was given none.
         """
         name, _, argument = schedule.partition(":")
-        if name == "threshold":
-            return cls(Threshold(_probability(argument)) if argument else Threshold(), cost)
-        if name not in SCHEDULES or argument:
+        if name not in SCHEDULES or (argument and name != "threshold"):
             raise InvalidRequest(
                 f"schedule is {schedule!r}; it must be one of {', '.join(SCHEDULES)}"
             )
+        threshold = Threshold(_probability(argument or confidence_threshold))
         if name == "off":
             return cls(None, cost)
         if name == "full":
             return cls(Full(), cost)
+        if name == "threshold":
+            return cls(threshold, cost)
         if cost is None:
             raise InvalidRequest(
                 f"the schedule {name!r} weighs what steps cost: profile the machine first, or "
                 "choose full or threshold"
             )
-        policy = EarlyStop() if name == "early_stop" else DelayedBudget()
+        policy = EarlyStop() if name == "confidence" else DelayedBudget()
         return cls(policy, cost, SpeculationSwitch())
 
     @property
@@ -324,11 +338,11 @@ class _EqualSteps:
         return 0.0
 
 
-def _probability(text: str) -> float:
+def _probability(value: float | str) -> float:
     try:
-        value = float(text)
+        probability = float(value)
     except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= 1.0:
-        raise InvalidRequest(f"the threshold is {text!r}; it must be a number from 0 to 1")
-    return value
+        probability = -1.0
+    if not 0.0 <= probability <= 1.0:
+        raise InvalidRequest(f"the threshold is {value!r}; it must be a number from 0 to 1")
+    return probability

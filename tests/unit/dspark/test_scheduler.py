@@ -348,14 +348,14 @@ def test_an_unknown_schedule_is_refused(schedule: str) -> None:
         Scheduler.named(schedule, FREE_TOKENS)
 
 
-@pytest.mark.parametrize("schedule", ["early_stop", "delayed_budget"])
+@pytest.mark.parametrize("schedule", ["confidence", "confidence_delayed"])
 def test_a_schedule_that_weighs_costs_asks_for_them(schedule: str) -> None:
     with pytest.raises(InvalidRequest, match="profile"):
         Scheduler.named(schedule)
 
 
 def test_drafting_stops_when_it_costs_more_than_it_gives() -> None:
-    slow_drafter = Scheduler.named("early_stop", affine(base=10, each=1, drafting_ms=30))
+    slow_drafter = Scheduler.named("confidence", affine(base=10, each=1, drafting_ms=30))
     drafted = run(slow_drafter, steps=200, committed=2)
     assert drafted[0] and not drafted[-1]
     assert sum(drafted) < 30
@@ -363,21 +363,21 @@ def test_drafting_stops_when_it_costs_more_than_it_gives() -> None:
 
 def test_drafting_that_only_breaks_even_stops() -> None:
     # Two tokens in 20 ms with drafting, and in two plain steps of 10 ms.
-    scheduler = Scheduler.named("early_stop", affine(base=10, each=0, drafting_ms=10))
+    scheduler = Scheduler.named("confidence", affine(base=10, each=0, drafting_ms=10))
     assert not all(run(scheduler, steps=20, committed=2))
 
 
 def test_drafting_goes_on_while_it_pays() -> None:
-    scheduler = Scheduler.named("early_stop", affine(base=10, each=1, drafting_ms=5))
+    scheduler = Scheduler.named("confidence", affine(base=10, each=1, drafting_ms=5))
     assert all(run(scheduler, steps=200, committed=3))
 
 
 def test_a_step_that_also_reads_a_prompt_is_not_blamed_on_the_drafts() -> None:
-    scheduler = Scheduler.named("early_stop", affine(base=1, each=10, drafting_ms=1))
+    scheduler = Scheduler.named("confidence", affine(base=1, each=10, drafting_ms=1))
     for _ in range(100):
         scheduler.record(64, sequences=1, drafted=1, verified=1, committed=2)
     assert not scheduler.drafting, "two tokens cost as much as two plain steps, and drafting more"
-    scheduler = Scheduler.named("early_stop", affine(base=20, each=1, drafting_ms=1))
+    scheduler = Scheduler.named("confidence", affine(base=20, each=1, drafting_ms=1))
     for _ in range(100):
         scheduler.record(64, sequences=1, drafted=1, verified=1, committed=2)
     assert scheduler.drafting

@@ -13,6 +13,7 @@ import torch
 
 from dspark import (
     Engine,
+    InvalidRequest,
     Priority,
     SamplingParams,
     Target,
@@ -21,6 +22,7 @@ from dspark import (
 )
 from dspark.drafters import Anchor, Draft, Drafter
 from dspark.kv_cache import KvCache
+from dspark.scheduler import SCHEDULES
 
 VOCAB = 64
 BLOCK = 4
@@ -232,13 +234,42 @@ def test_off_drafts_nothing(target: Target, oracle: Oracle) -> None:
     assert oracle.drafts == 0
 
 
-def test_a_scheduler_that_weighs_costs_profiles_and_decodes(
-    target: Target, oracle: Oracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_gives_the_answers_of_plain_decoding(
+    schedule: str,
+    target: Target,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("DSPARK_CACHE", str(tmp_path))
+    monkeypatch.setenv("DSPARK_CACHE", str(tmp_path))  # where costs are kept
     expected = plain_answers(target, longest())
-    with Engine(target, oracle, "early_stop", context_tokens=128) as engine:
-        assert engine.generate(PROMPTS[0], longest()).token_ids == expected[0]
+    half_right = Oracle(expected, wrong=0.5)
+    with Engine(target, half_right, schedule, context_tokens=128) as engine:
+        together = [engine.submit(prompt, longest()) for prompt in PROMPTS]
+        assert [tuple(t for step in g for t in step.committed) for g in together] == expected
+
+
+def test_a_threshold_is_the_engines_to_set(target: Target) -> None:
+    expected = plain_answers(target, longest())
+    doubtful = Oracle(expected, wrong=0.3)  # and says so: confidences of 0.7
+    for threshold, verified in ((0.71, 0), (0.5, 1), (0.4, 2), (0.0, BLOCK)):
+        with Engine(
+            target, doubtful, "threshold", confidence_threshold=threshold, context_tokens=128
+        ) as engine:
+            second = engine.generate(PROMPTS[0], longest()).steps[1]
+        assert (len(second.draft), second.scheduled) == (BLOCK, verified)
+
+
+@pytest.mark.parametrize("drafted", [True, False])
+@pytest.mark.parametrize(
+    "settings",
+    [{"schedule": "fastest"}, {"schedule": "threshold", "confidence_threshold": 1.5}],
+)
+def test_a_schedule_that_is_none_is_refused_even_if_nothing_is_drafted(
+    drafted: bool, settings: dict[str, Any], target: Target, oracle: Oracle
+) -> None:
+    with pytest.raises(InvalidRequest, match="must be"):
+        Engine(target, oracle if drafted else None, context_tokens=128, **settings)
 
 
 def test_the_oracle_is_a_drafter(oracle: Oracle) -> None:
