@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dspark.generation import Priority
-from dspark.kv_cache import SlotPool
+from dspark.kv_cache import Slot, SlotPool
+from dspark.metrics import Counters
 from dspark.sequence import Sequence
 
 
@@ -32,8 +34,9 @@ class Admission:
     the tokens of others by no more than that.
     """
 
-    def __init__(self, pool: SlotPool, prefill_tokens: int) -> None:
+    def __init__(self, pool: SlotPool, prefill_tokens: int, counters: Counters) -> None:
         self._pool = pool
+        self._counters = counters
         self._prefill_tokens = prefill_tokens
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -43,6 +46,9 @@ class Admission:
         for sequence in self.running:
             if sequence.generation.finished:
                 self._release(sequence)
+        for sequence in (*self.waiting, *self.running):
+            if sequence.generation.finish_reason == "cancelled":
+                self._counters.cancelled()
         self.waiting = [each for each in self.waiting if not each.generation.finished]
         self.running = [each for each in self.running if not each.generation.finished]
 
@@ -56,6 +62,7 @@ class Admission:
             sequence.slot = slot
             if not sequence.answer:
                 sequence.generation.cached_tokens = len(slot.tokens)
+            self._count(sequence, slot)
             self.waiting.remove(sequence)
             self.running.append(sequence)
 
@@ -79,6 +86,12 @@ class Admission:
         self.running.remove(latest)
         self.waiting.append(latest)
         return True
+
+    def _count(self, sequence: Sequence, slot: Slot) -> None:
+        if sequence.submitted_at is not None:
+            self._counters.left_queue(1000 * (time.perf_counter() - sequence.submitted_at))
+            sequence.submitted_at = None
+        self._counters.reused(min(len(slot.tokens), len(sequence.prompt)))
 
     def _release(self, sequence: Sequence) -> None:
         if sequence.slot is not None:

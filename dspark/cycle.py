@@ -6,7 +6,9 @@ Plain decoding is the cycle in which nothing was drafted.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -14,10 +16,12 @@ from torch import Tensor
 from dspark.admission import Share
 from dspark.drafters.protocol import Anchor, Draft, Drafter
 from dspark.errors import GenerationFailed
-from dspark.generation import Step
+from dspark.generation import FinishReason, Step
 from dspark.kv_cache import KvCache, Slot
+from dspark.metrics import Counters
 from dspark.scheduler import Scheduler
 from dspark.sequence import Sequence as Request
+from dspark.soundness import sound_part
 from dspark.target import Span, Target
 from dspark.verification import verify
 
@@ -33,14 +37,16 @@ class _Part:
         slot: where.
         draft: what may follow them.
         scheduled: how much of the draft is verified.
-        committed: how many tokens came of it.
+        outcome: what came of it, if the sequence was decoded.
+        ending: why its answer has ended, if it has.
     """
 
     share: Share
     slot: Slot
     draft: Draft = field(default_factory=Draft)
     scheduled: int = 0
-    committed: int = 0
+    outcome: Step | None = None
+    ending: FinishReason | None = None
 
     @property
     def sequence(self) -> Request:
@@ -72,8 +78,11 @@ class Cycle:
         *,
         slots: int,
         context_tokens: int,
+        counters: Counters,
     ) -> None:
         self._target = target
+        self._counters = counters
+        self._drafter_ms = 0.0  # in the present step
         self._drafter = drafter
         self._scheduler = scheduler
         self._context_tokens = context_tokens
@@ -85,9 +94,12 @@ class Cycle:
 
     def run(self, plan: Sequence[Share]) -> None:
         """Advance every sequence of the plan; one that fails fails alone."""
+        begun = time.perf_counter()
+        self._drafter_ms = 0.0
         parts = [_Part(share, share.sequence.owned_slot) for share in plan]
         self._draft(parts)
         spans = [part.span() for part in parts]
+        computing = time.perf_counter()
         try:
             taps = self._drafter.taps if self._drafter is not None else ()
             forward = self._target.forward(spans, self._cache, taps)
@@ -99,6 +111,7 @@ class Cycle:
             for share in plan:
                 self.run([share])
             return
+        computed = time.perf_counter()
         for index, (part, span) in enumerate(zip(parts, spans, strict=True)):
             features = None if forward.features is None else forward.features[index]
             try:
@@ -106,6 +119,19 @@ class Cycle:
             except Exception as error:
                 self._fail(part, error)
         self._record(parts)
+        self._counters.step(
+            [part.outcome for part in parts if part.outcome is not None],
+            prompt_tokens=sum(
+                min(span.stop, len(part.sequence.prompt)) - span.start
+                for part, span in zip(parts, spans, strict=True)
+                if span.start < len(part.sequence.prompt)
+            ),
+            draft_ms=self._drafter_ms,
+            target_ms=1000 * (computed - computing),
+            whole_ms=1000 * (time.perf_counter() - begun),
+        )
+        for part in parts:
+            self._deliver(part)
 
     def _draft(self, parts: Sequence[_Part]) -> None:
         """Give a draft to each part that decodes, and decide how much of it is verified."""
@@ -121,10 +147,9 @@ class Cycle:
             for part in drafting
         ]
         try:
-            drafts = self._drafter.draft(self._drafter_cache, anchors)
+            drafts = self._drafted(self._drafter, anchors)
         except Exception:
-            # Nobody's answer depends on it: this step goes without.
-            logger.warning("Drafting failed; decoding goes on without", exc_info=True)
+            self._drafter_failed("drafting failed", exc_info=True)
             return
         for part, draft in zip(drafting, drafts, strict=True):
             part.draft = draft
@@ -135,16 +160,52 @@ class Cycle:
             [part.sequence.generation.priority for part in decoding],
         )
         for part, length in zip(decoding, lengths, strict=True):
-            part.scheduled = min(length, self._room(part)) if part.draft.tokens else 0
+            part.scheduled = min(length, self._room(part), len(part.draft.tokens))
+
+    def _drafted(self, drafter: Drafter, anchors: Sequence[Anchor]) -> list[Draft]:
+        """The drafter's drafts, as far as they make sense; raises if there is not one an anchor."""
+        with self._timed():
+            drafts = drafter.draft(self._drafter_cache, anchors)
+        if len(drafts) != len(anchors):
+            raise ValueError(f"{len(drafts)} drafts for {len(anchors)} anchors")
+        sound = [
+            sound_part(draft, self._target.vocab_size, sampled=not anchor.sampler.params.greedy)
+            for draft, anchor in zip(drafts, anchors, strict=True)
+        ]
+        if any(part is not draft for part, draft in zip(sound, drafts, strict=True)):
+            self._drafter_failed("a draft has tokens, confidences or distributions that are none")
+        return sound
+
+    def _drafter_failed(self, how: str, exc_info: bool = False) -> None:
+        """Say so; nobody's answer depends on it."""
+        failures = self._counters.drafter_failed()
+        # One that fails at every step would fill the log: it tells of the 1st, 2nd, 4th, 8th …
+        if failures & (failures - 1) == 0:
+            logger.warning(
+                "The drafter failed (%s; failure %d so far); decoding goes on without",
+                how,
+                failures,
+                exc_info=exc_info,
+            )
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Counts what is done within as the drafter's time."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._drafter_ms += 1000 * (time.perf_counter() - begun)
 
     def _record(self, parts: Sequence[_Part]) -> None:
-        decoding = [part for part in parts if part.committed > 0]
+        decoding = [part.outcome for part in parts if part.outcome is not None]
         self._scheduler.record(
             _certain_tokens(parts),
             sequences=len(decoding),
-            drafted=sum(1 for part in decoding if part.draft.tokens),
-            verified=sum(part.scheduled for part in decoding),
-            committed=sum(part.committed for part in decoding),
+            drafted=sum(1 for step in decoding if step.draft),
+            verified=sum(step.scheduled for step in decoding),
+            # Whatever ends an answer early, or holds tokens back, is not the drafter's doing.
+            committed=sum(step.accepted + 1 for step in decoding),
         )
 
     def _room(self, part: _Part) -> int:
@@ -162,40 +223,41 @@ class Cycle:
         verdict = verify(logits, part.draft, part.sequence.sampler) if len(logits) else None
         standing = part.share.tokens + (verdict.accepted if verdict else 0)
         if self._drafter is not None and features is not None:
-            self._drafter.extend(self._drafter_cache, span.slot, span.start, features[:standing])
+            self._show(self._drafter, span, features[:standing])
         # From here on what was rejected is forgotten: the next step overwrites it.
         part.slot.tokens += span.tokens[:standing]
         if verdict is not None:
             self._commit(part, verdict.accepted, verdict.token)
 
+    def _show(self, drafter: Drafter, span: Span, features: Tensor) -> None:
+        """Let the drafter take in what the target made of the tokens that stand."""
+        try:
+            with self._timed():
+                drafter.extend(self._drafter_cache, span.slot, span.start, features)
+        except Exception:
+            self._drafter_failed("taking in features failed", exc_info=True)
+
     def _commit(self, part: _Part, accepted: int, token: int) -> None:
-        sequence = part.sequence
+        sequence, draft = part.sequence, part.draft
         anchor = sequence.anchor
-        committed: list[int] = []
-        reason = None
-        for each in (*part.draft.tokens[:accepted], token):
-            if each in sequence.stop_token_ids:
-                reason = "stop"
-                break
-            committed.append(each)
-        sequence.answer += committed
-        part.committed = accepted + 1
-        generation = sequence.generation
-        generation._publish(
-            Step(
-                anchor,
-                part.draft.tokens,
-                part.draft.confidence,
-                part.scheduled,
-                accepted,
-                tuple(committed),
-            )
-        )
+        committed, stopped = sequence.extend((*draft.tokens[:accepted], token))
         full = sequence.length >= self._context_tokens
-        if reason == "stop":
-            generation._finish("stop")
+        if stopped:
+            part.ending = "stop"
         elif full or len(sequence.answer) >= sequence.params.max_new_tokens:
-            generation._finish("length")
+            part.ending = "length"
+            committed += sequence.rest()
+        part.outcome = Step(
+            anchor, draft.tokens, draft.confidence, part.scheduled, accepted, tuple(committed)
+        )
+
+    @staticmethod
+    def _deliver(part: _Part) -> None:
+        generation = part.sequence.generation
+        if part.outcome is not None:
+            generation._publish(part.outcome)
+        if part.ending is not None:
+            generation._finish(part.ending)
 
     @staticmethod
     def _fail(part: _Part, cause: Exception) -> None:

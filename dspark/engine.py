@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
+import time
 from collections.abc import AsyncGenerator, Sequence
 
 import torch
@@ -19,11 +21,15 @@ from dspark.errors import (
 )
 from dspark.generation import Generation, Priority, Result, Step
 from dspark.kv_cache import SlotPool
+from dspark.metrics import Counters, EngineMetrics
 from dspark.sampling import SamplingParams
 from dspark.scheduler import LEAST_SURVIVAL, WEIGHING_COSTS, Scheduler
 from dspark.sequence import Sequence as Request
 from dspark.step_cost import StepCostTable, profiled_cost
+from dspark.stop_strings import StopStrings
 from dspark.target import Target
+
+logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -72,14 +78,18 @@ class Engine:
                 raise InvalidRequest(f"{name} is {value}; it must be at least 1")
         self.target = target
         self.context_tokens = min(context_tokens, target.context_tokens)
+        self._counters = Counters()
         self._cycle = Cycle(
             target,
             None if schedule == "off" else drafter,
             _scheduler(schedule, confidence_threshold, target, drafter),
             slots=slots,
             context_tokens=self.context_tokens,
+            counters=self._counters,
         )
-        self._admission = Admission(SlotPool(slots, self._cycle.caches), prefill_tokens)
+        self._admission = Admission(
+            SlotPool(slots, self._cycle.caches), prefill_tokens, self._counters
+        )
         self._max_queue = max_queue
         self._arrivals = itertools.count()
         self._inbox: list[Request] = []
@@ -103,6 +113,7 @@ class Engine:
         Raises:
             PromptTooLong: prompt and one answer token do not fit the context.
             InvalidRequest: the prompt is empty or has ids outside the vocabulary.
+            TokenizerError: there are stop strings, and the target has no tokenizer.
             EngineFull: too many requests wait; speculative ones never use up a confirmed one's
                 place.
             EngineClosed: the engine was closed.
@@ -111,7 +122,18 @@ class Engine:
         prompt = tuple(prompt_ids)
         self._check(prompt, params)
         generation = Generation(len(prompt), priority, self._notice)
-        stops = params.stop_token_ids | self.target.stop_token_ids
+        request = Request(
+            prompt,
+            params,
+            generation,
+            stop_token_ids=params.stop_token_ids | self.target.stop_token_ids,
+            submitted_at=time.perf_counter(),
+            stop_strings=(
+                StopStrings(params.stop, self.target.tokenizer.detokenizer())
+                if params.stop
+                else None
+            ),
+        )
         with self._changed:
             if self._closed:
                 raise EngineClosed("the engine is closed: open another one")
@@ -125,7 +147,8 @@ class Engine:
                     f"{len(ahead)} requests wait already, as many as max_queue allows: try again "
                     "when one has finished"
                 )
-            self._inbox.append(Request(prompt, params, generation, stops, next(self._arrivals)))
+            request.arrival = next(self._arrivals)
+            self._inbox.append(request)
         self._notice()
         return generation
 
@@ -175,6 +198,16 @@ class Engine:
         self.close()
 
     @property
+    def metrics(self) -> EngineMetrics:
+        """What the engine has done so far; a request's steps count before they are delivered."""
+        return self._counters.metrics
+
+    @property
+    def cache_bytes(self) -> int:
+        """How much memory keys and values take, decided when the engine is opened."""
+        return sum(cache.bytes for cache in self._cycle.caches)
+
+    @property
     def running(self) -> int:
         """How many unfinished requests hold a slot."""
         return sum(not each.generation.finished for each in self._admission.running)
@@ -208,14 +241,25 @@ class Engine:
     # --- the engine thread -------------------------------------------------------------------
 
     def _run(self) -> None:
+        error = EngineClosed("the engine was closed: open another one")
+        try:
+            self._serve()
+        except Exception as cause:  # nothing of a request's own, which fails alone
+            logger.exception("The engine broke down")
+            error = EngineClosed(f"the engine broke down ({cause!r}): open another one")
+            error.__cause__ = cause
+        with self._changed:
+            self._closed = True
+        for sequence in (*self._inbox, *self._admission.waiting, *self._admission.running):
+            sequence.generation._fail(error)
+
+    def _serve(self) -> None:
         torch.set_num_threads(self.target.threads)
         with torch.inference_mode():
             while self._collect():
                 plan = self._admission.plan()
                 if plan:
                     self._cycle.run(plan)
-        for sequence in (*self._inbox, *self._admission.waiting, *self._admission.running):
-            sequence.generation._fail(EngineClosed("the engine was closed: open another one"))
 
     def _collect(self) -> bool:
         """Take in what changed, waiting if there is nothing to do; False once closed."""

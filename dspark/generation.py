@@ -33,7 +33,8 @@ class Step:
         scheduled: how many of the drafted tokens the target verified.
         accepted: how many of those it accepted.
         committed: the new tokens of the answer: the accepted ones and the target's own next
-            token. A stop token ends the answer and is not committed.
+            token. A stop token ends the answer and is not committed, nor is a stop string's
+            text; tokens that may yet become part of one come with a later step.
     """
 
     anchor: int

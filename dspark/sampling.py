@@ -30,7 +30,8 @@ class SamplingParams:
     Applied in this order: repetition, presence and frequency penalty, logit bias, temperature,
     top-k, top-p, min-p. `temperature=0` takes the most probable token. `top_k=0`, `top_p=1` and
     `min_p=0` filter nothing. The repetition penalty looks at prompt and answer, presence and
-    frequency only at the answer. `stop_token_ids` are added to the tokenizer's own.
+    frequency only at the answer. `stop_token_ids` are added to the tokenizer's own. `stop` are
+    texts: the answer ends with the last token before the first of them.
     """
 
     temperature: float = 0.0
@@ -42,6 +43,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop_token_ids: frozenset[int] = frozenset()
+    stop: tuple[str, ...] = ()
     max_new_tokens: int = 128
     seed: int | None = None
 
@@ -66,6 +68,12 @@ class SamplingParams:
                 bias,
                 "a token id ≥ 0 with a bias below +infinity (-infinity forbids the token)",
             )
+        _require(
+            not isinstance(self.stop, str) and all(self.stop),
+            "stop",
+            repr(self.stop),
+            "a tuple of texts, none of them empty",
+        )
         _require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "≥ 1")
 
     @property

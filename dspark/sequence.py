@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
 from dspark.generation import Generation
 from dspark.kv_cache import Slot
 from dspark.sampling import Sampler, SamplingParams
+from dspark.stop_strings import StopStrings
 
 
 @dataclass(eq=False)
@@ -16,15 +18,20 @@ class Sequence:
     """The engine thread's state of one request.
 
     Whatever is in `tokens` beyond the slot's length is still to be computed: a whole prompt at
-    first, a single anchor while decoding, prompt and answer again after a preemption. There is
-    no further state.
+    first, a single anchor while decoding, prompt and answer again after a preemption.
+
+    Attributes:
+        submitted_at: when it was, by `time.perf_counter`; None once it has had a slot.
+        stop_strings: what ends its answer by its text, if anything does.
     """
 
     prompt: tuple[int, ...]
     params: SamplingParams
     generation: Generation
     stop_token_ids: frozenset[int]
-    arrival: int
+    arrival: int = 0
+    submitted_at: float | None = None
+    stop_strings: StopStrings | None = None
     slot: Slot | None = None
     answer: list[int] = field(default_factory=list)
     sampler: Sampler = field(init=False)
@@ -63,6 +70,29 @@ class Sequence:
     def anchor(self) -> int:
         """The last token, whose successor is to be found."""
         return self.answer[-1] if self.answer else self.prompt[-1]
+
+    def extend(self, tokens: Iterable[int]) -> tuple[list[int], bool]:
+        """Add tokens to the answer until one ends it.
+
+        Returns:
+            The answer's tokens that are now certain to belong to it, and whether it has ended.
+        """
+        certain: list[int] = []
+        for token in tokens:
+            if token in self.stop_token_ids:
+                return [*certain, *self.rest()], True
+            self.answer.append(token)
+            if self.stop_strings is None:
+                certain.append(token)
+                continue
+            certain += self.stop_strings.feed(token)
+            if self.stop_strings.found:
+                return certain, True
+        return certain, False
+
+    def rest(self) -> list[int]:
+        """Tokens that were held back in case a stop string came of them."""
+        return [] if self.stop_strings is None else self.stop_strings.flush()
 
     def tokens(self, start: int, stop: int) -> Tokens[int]:
         """The tokens at positions `start … stop-1`."""
