@@ -47,11 +47,12 @@ class Forward(NamedTuple):
 
     Attributes:
         logits: one `[span.logits, vocab]` float32 a span.
-        features: one `[tokens, taps × hidden]` a span; None without taps.
+        features: one `[tokens, taps × hidden]` a span; None without taps, and for a span whose
+            features the drafter has taken in within the step (see `dspark.static_step`).
     """
 
     logits: list[Tensor]
-    features: list[Tensor] | None
+    features: Sequence[Tensor | None] | None
 
 
 class Target:

@@ -1,0 +1,86 @@
+"""Steps are recorded once and replayed, run as they are where they cannot be, and never differ."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+
+from dspark.graphs import Graphs, StaticStep
+from tests.unit.dspark.tape import Tape
+
+
+class Doubling:
+    """A static step: `output = 2 × input + offset`, where the offset is Python's."""
+
+    def __init__(self) -> None:
+        self.input = torch.zeros(2)
+        self.output = torch.zeros(2)
+        self.offset = 0.0
+        self.calls = 0
+
+    def __call__(self) -> None:
+        self.calls += 1
+        self.output.copy_(self.input * 2 + self.offset)
+
+
+def test_a_replay_reads_the_tensors_as_they_are_then() -> None:
+    graphs, step = Graphs(Tape()), Doubling()
+    for value in (1.0, 5.0, -2.0):
+        step.input.fill_(value)
+        graphs.run("doubling", step)
+        assert step.output.tolist() == [2 * value] * 2
+    assert step.calls == 1
+
+
+def test_a_replay_does_not_see_what_python_changes() -> None:
+    """What makes the tape a proof: a step that depends on Python's state would be found out."""
+    graphs, step = Graphs(Tape()), Doubling()
+    graphs.run("doubling", step)
+    step.offset = 1.0
+    graphs.run("doubling", step)
+    assert step.output.tolist() == [0.0, 0.0]
+
+
+def test_each_key_is_recorded_once() -> None:
+    tape = Tape()
+    graphs = Graphs(tape)
+    for key in ("a", "b", "a", "b", "a"):
+        graphs.run(key, Doubling())
+    assert (tape.recorded, tape.replayed) == (2, 5)
+
+
+def test_without_a_capture_steps_are_called() -> None:
+    graphs, step = Graphs(), Doubling()
+    assert not graphs.capturing
+    for _ in range(3):
+        graphs.run("doubling", step)
+    assert step.calls == 3
+
+
+def test_a_step_that_waits_for_a_result_is_no_static_step() -> None:
+    with pytest.raises(RuntimeError, match="waits for the device"):
+        Tape()(lambda: print(torch.zeros(1).item()))
+
+
+def test_what_cannot_be_recorded_runs_unrecorded_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    attempts = []
+
+    def refuse(step: StaticStep) -> StaticStep:
+        attempts.append(step)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    graphs, first, second = Graphs(refuse), Doubling(), Doubling()
+    first.input.fill_(3.0)
+    with caplog.at_level(logging.WARNING):
+        graphs.run("first", first)
+        graphs.run("second", second)
+        graphs.run("first", first)
+    assert first.output.tolist() == [6.0, 6.0]
+    assert (first.calls, second.calls) == (2, 1)
+    assert attempts == [first]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "not permitted" in caplog.text
