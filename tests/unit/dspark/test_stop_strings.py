@@ -111,6 +111,11 @@ def test_a_stop_string_ends_inside_a_token_and_begins_inside_another() -> None:
     assert watch(TOKENIZER, [c, ca, bc], ["ab"]) == ([[c], [], []], True)
 
 
+def test_of_two_stop_strings_that_end_together_the_longer_counts() -> None:
+    a, b, c = (PIECES.index(piece) for piece in "abc")
+    assert watch(TOKENIZER, [c, a, b, c], ["bc", "abc"]) == ([[c], [], [], []], True)
+
+
 def test_a_stop_string_may_begin_with_part_of_a_character() -> None:
     a, first, second = (PIECES.index(piece) for piece in ("a", *BYTES_OF_E_ACUTE))
     assert watch(TOKENIZER, [a, first, second], ["é"]) == ([[a], [], []], True)
