@@ -21,6 +21,7 @@ from dspark.errors import (
     WrongShape,
 )
 from dspark.generation import FinishReason, Generation, Priority, Result, Step
+from dspark.metrics import EngineMetrics
 from dspark.sampling import SamplingParams
 from dspark.scheduler import Scheduler
 from dspark.step_cost import StepCostTable, profiled_cost
@@ -38,6 +39,7 @@ __all__ = [
     "Engine",
     "EngineClosed",
     "EngineFull",
+    "EngineMetrics",
     "FinishReason",
     "Generation",
     "GenerationFailed",
