@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dspark.attention import SlotAttention
+from dspark.attention import Attention, SlotAttention
 from dspark.calibration import Calibration
 from dspark.checkpoint import Checkpoint, Weights, find_checkpoint
 from dspark.decoder import DecoderConfig, DecoderLayer, Rotation
@@ -47,16 +47,20 @@ class DSparkDrafter:
     Attributes:
         block_size: how many tokens it proposes.
         taps: the target layers it reads.
+        shape: of its own layers.
+        mask_token: stands for the tokens that are to be found.
+        head: its sequential stage.
+        calibration: of its confidences.
     """
 
     def __init__(self, checkpoint: Checkpoint, target: Target) -> None:
         config = checkpoint.config
         shape = DecoderConfig.from_config(config)
-        self._shape = shape
+        self.shape = shape
         self._target = target.decoder
         self.block_size = _integer(config, "block_size")
         self.taps = _taps(config)
-        self._mask_token = _integer(config, "mask_token_id")
+        self.mask_token = _integer(config, "mask_token_id")
         _check_match(checkpoint, shape, self.taps, target)
 
         weights = Weights(checkpoint, self._target.precision, self._target.device)
@@ -95,14 +99,14 @@ class DSparkDrafter:
         if config.get("enable_confidence_head"):
             with_markov = bool(config.get("confidence_head_with_markov"))
             self._confidence = ConfidenceHead(weights, hidden, rank, with_markov)
-        self._calibration = Calibration.of_checkpoint(checkpoint.folder)
+        self.calibration = Calibration.of_checkpoint(checkpoint.folder)
         self._inverse_wavelengths = shape.rope.inverse_wavelengths(shape.head_dim).to(
             self._target.device
         )
 
     def new_cache(self, slots: int, context_tokens: int) -> KvCache:
         """Keys and values of the target's features, with room for a block behind the context."""
-        shape = self._shape
+        shape = self.shape
         return KvCache(
             layers=shape.layers,
             slots=slots,
@@ -116,16 +120,29 @@ class DSparkDrafter:
     def extend(self, cache: KvCache | None, slot: int, start: int, features: Tensor) -> None:
         """Take in the target's tapped outputs `[tokens, taps × hidden]` at `start …`."""
         assert cache is not None
-        shape = self._shape
+        positions = torch.arange(start, start + len(features), device=features.device)
+        keys, values = self.context(features, positions)
+        for layer in range(self.shape.layers):
+            cache.append(layer, slot, start, keys[:, layer], values[:, layer])
+
+    def context(self, features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """What the layers see of the target.
+
+        Args:
+            features: its tapped outputs `[tokens, taps × hidden]`.
+            positions: theirs, `[tokens]`.
+
+        Returns:
+            Keys and values, `[tokens, layers, kv_heads, head_dim]`.
+        """
+        shape = self.shape
         fused = self._norm(self._fuse(features), self._feature_norm)
         both = self._context(fused).view(
             len(features), shape.layers, 2, shape.kv_heads, shape.head_dim
         )
         normed = functional.rms_norm(both[:, :, 0], (shape.head_dim,), eps=shape.norm_epsilon)
-        keys = normed * self._key_norms[:, None]
-        rotation = self._rotation(range(start, start + len(features)))
-        for layer in range(shape.layers):
-            cache.append(layer, slot, start, rotation(keys[:, layer]), both[:, layer, 1])
+        keys = (normed * self._key_norms[:, None]).flatten(1, 2)
+        return self._rotation(positions)(keys).view_as(normed), both[:, :, 1]
 
     def draft(self, cache: KvCache | None, anchors: Sequence[Anchor]) -> list[Draft]:
         """Propose a block after each anchor."""
@@ -153,7 +170,7 @@ class DSparkDrafter:
             Draft(
                 tuple(tokens[row]),
                 tuple(distributions[row]),
-                self._calibration.apply(confidence_rows[row]),
+                self.calibration.apply(confidence_rows[row]),
             )
             for row in range(len(anchors))
         ]
@@ -162,24 +179,41 @@ class DSparkDrafter:
         """The parallel stage: `[anchors, block_size, hidden]`, after the final norm."""
         size = self.block_size
         blocks = [_Block(each.slot, each.position, each.position + size) for each in anchors]
-        masks = [self._mask_token] * (size - 1)
+        masks = [self.mask_token] * (size - 1)
         token_ids = [token for anchor in anchors for token in (anchor.token, *masks)]
-        hidden = self._target.embed(torch.tensor(token_ids, device=self._target.device))
-        rotation = self._rotation(
-            [position for block in blocks for position in range(block.start, block.stop)]
-        )
+        positions = [position for block in blocks for position in range(block.start, block.stop)]
+        device = self._target.device
         # The block's own keys and values lie where the next features will overwrite them.
-        attention = SlotAttention(blocks, cache, heads=self._shape.heads, causal=False)
+        hidden = self.block(
+            torch.tensor(token_ids, device=device),
+            torch.tensor(positions, device=device),
+            SlotAttention(blocks, cache, heads=self.shape.heads, causal=False),
+        )
+        return hidden.view(len(anchors), size, -1)
+
+    def block(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+        """The parallel stage of blocks laid one after the other.
+
+        Args:
+            token_ids: `[tokens]`, of each block the anchor and then masks.
+            positions: `[tokens]`.
+            attention: who holds the context.
+
+        Returns:
+            `[tokens, hidden]`, after the final norm.
+        """
+        hidden = self._target.embed(token_ids)
+        rotation = self._rotation(positions)
         for layer in self._layers:
             hidden = layer(hidden, rotation, attention)
-        return self._norm(hidden, self._final_norm).view(len(anchors), size, -1)
+        return self._norm(hidden, self._final_norm)
 
     def base_logits(self, hidden: Tensor) -> Tensor:
         """`[anchors, block_size, hidden]` → `[anchors, block_size, drafted vocab]` float32."""
         return self._head(hidden.flatten(0, 1)).float().view(*hidden.shape[:2], -1)
 
     def position(
-        self, hidden: Tensor, base: Tensor, previous: Sequence[int], state: Tensor
+        self, hidden: Tensor, base: Tensor, previous: Sequence[int] | Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The sequential stage at one position.
 
@@ -193,7 +227,7 @@ class DSparkDrafter:
             Logits `[anchors, vocab]` float32, the confidence's logits `[anchors]`, and the state.
         """
         before = functional.embedding(
-            torch.tensor(previous, device=hidden.device), self._previous
+            torch.as_tensor(previous, device=hidden.device), self._previous
         ).to(hidden.dtype)
         bias, state = self.head(hidden, before, state)
         logits = self._in_whole_vocabulary(base + bias.float())
@@ -204,17 +238,15 @@ class DSparkDrafter:
     def _in_whole_vocabulary(self, logits: Tensor) -> Tensor:
         if self._vocabulary is None:
             return logits
-        whole = logits.new_full((len(logits), self._shape.vocab_size), -torch.inf)
+        whole = logits.new_full((len(logits), self.shape.vocab_size), -torch.inf)
         whole[:, self._vocabulary] = logits
         return whole
 
-    def _rotation(self, positions: Sequence[int]) -> Rotation:
-        device = self._inverse_wavelengths.device
-        dtype = self._target.dtype
-        return Rotation.at(torch.tensor(positions, device=device), self._inverse_wavelengths, dtype)
+    def _rotation(self, positions: Tensor) -> Rotation:
+        return Rotation.at(positions, self._inverse_wavelengths, self._target.dtype)
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(hidden, weight.shape, weight, self._shape.norm_epsilon)
+        return functional.rms_norm(hidden, weight.shape, weight, self.shape.norm_epsilon)
 
 
 def load_drafter(source: str | Path, target: Target) -> DSparkDrafter:
