@@ -22,6 +22,7 @@ from dspark.errors import (
 )
 from dspark.generation import FinishReason, Generation, Priority, Result, Step
 from dspark.metrics import EngineMetrics
+from dspark.random_weights import random_drafter, random_target
 from dspark.sampling import SamplingParams
 from dspark.scheduler import Scheduler
 from dspark.step_cost import StepCostTable, profiled_cost
@@ -61,4 +62,6 @@ __all__ = [
     "load_drafter",
     "load_target",
     "profiled_cost",
+    "random_drafter",
+    "random_target",
 ]

@@ -127,11 +127,12 @@ def test_requests_that_need_their_history_are_left_to_be_judged_alone(
     assert others.sampler.rng.getstate() == state
 
 
+@pytest.mark.parametrize("scheduled", [0, 3])
 def test_a_nucleus_that_is_too_large_is_left_to_be_judged_alone(
-    monkeypatch: pytest.MonkeyPatch,
+    scheduled: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_sampling, "CANDIDATES", 2)
-    case = Case(SamplingParams(temperature=2.0, top_p=0.95), 3, 5)
+    case = Case(SamplingParams(temperature=2.0, top_p=0.95), scheduled, 5)
     state = case.sampler.rng.getstate()
     assert judge(batch_verification(), [case]) == [None]
     assert case.sampler.rng.getstate() == state
