@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,17 +112,19 @@ def test_a_prompt_computed_again_after_a_preemption_counts_again(open_engine: Op
 def test_waiting_for_a_slot_is_timed(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now_s = 0.0
-    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now_s)
     engine = open_engine(slots=1)
     engine.target.hold()
-    generations = [engine.submit(PROMPTS[0], longest(2))]
+    first = engine.submit(PROMPTS[0], longest(2))
     engine.target.wait_held()
-    for now_s in (10.0, 12.0):
-        generations.append(engine.submit(PROMPTS[1], longest(2)))
-    now_s = 17.0
+    clock.now_s = 10.0
+    second = engine.submit(PROMPTS[1], longest(2))
+    clock.now_s = 12.0
+    third = engine.submit(PROMPTS[1], longest(2))
+    clock.now_s = 17.0
     engine.target.let_go()
-    assert [len(list(each)) for each in generations] == [2, 2, 2]
+    assert [len(list(each)) for each in (first, second, third)] == [2, 2, 2]
     found = engine.metrics
     assert (found.queued, found.queue_ms, found.longest_queue_ms) == (3, 12_000, 7000)
 
