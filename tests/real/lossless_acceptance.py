@@ -1,4 +1,4 @@
-"""Shows that speculation changes no answer: real greedy ones token by token, sampled ones in number.
+"""Shows that speculation changes no answer: greedy ones token by token, sampled ones in number.
 
     python -m tests.real.lossless_acceptance [--target NAME|PATH] [--only greedy|sampled]
 
