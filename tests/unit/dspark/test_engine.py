@@ -126,40 +126,6 @@ def test_a_history_penalty_sees_the_answer_so_far(engine: Engine) -> None:
     assert len(set(result.token_ids)) == len(result.token_ids)
 
 
-# --- reuse ---------------------------------------------------------------------------------------
-
-
-def test_the_next_turn_of_a_dialogue_computes_only_what_is_new(open_engine: OpenEngine) -> None:
-    engine = open_engine()
-    first = engine.generate(PROMPTS[1], longest(10)).token_ids
-    turn = [*PROMPTS[1], *first, 40, 41, 42]
-    expected = greedily(engine.target, turn, 10)
-    generation = engine.submit(turn, SamplingParams(max_new_tokens=10))
-    assert answer(generation) == expected
-    # The last answer token was never computed: it was only drawn.
-    assert generation.cached_tokens == len(PROMPTS[1]) + len(first) - 1
-
-
-def test_asking_the_same_again_gives_the_same(engine: Engine) -> None:
-    first = engine.generate(PROMPTS[3], longest(20)).token_ids
-    again = engine.submit(PROMPTS[3], longest(20))
-    assert tuple(answer(again)) == first
-    assert again.cached_tokens == len(PROMPTS[3]) - 1
-
-
-def test_a_prefix_is_reused_even_while_its_owner_runs(
-    engine: Engine, target: Target, open_engine: OpenEngine
-) -> None:
-    running = engine.submit([*PROMPTS[3], 1], longest(60))
-    steps = iter(running)
-    next(steps)
-    second = engine.submit([*PROMPTS[3], 2], longest(10))
-    assert answer(second) == answer(open_engine().submit([*PROMPTS[3], 2], longest(10)))
-    assert second.cached_tokens == len(PROMPTS[3])
-    rest = [token for step in steps for token in step.committed]
-    assert rest == answer(open_engine().submit([*PROMPTS[3], 1], longest(60)))[1:]
-
-
 # --- the order of service ------------------------------------------------------------------------
 
 
