@@ -84,16 +84,19 @@ class Answer:
         self.finish_text("stop")
         return added
 
-    def next_synthesis(self) -> Synthesise | None:
-        """Return the next clause to be spoken, if it is time for it."""
+    def next_synthesis(self, *, speculative: bool = False) -> Synthesise | None:
+        """Return the next clause to be spoken, if it is time for it; of a guess only the first."""
         if self._chunk is not None or not self._waiting:
+            return None
+        if speculative and self._chunk_number >= 0:
             return None
         if self.playback.unsent_s() > SYNTHESIS_LEAD_S:
             return None
         self._chunk = self._waiting.popleft()
         self._chunk_number += 1
         self._chunk_start = self.playback.total
-        return Synthesise(self.generation, self._chunk_number, self._chunk.text, self._speed)
+        text, number = self._chunk.text, self._chunk_number
+        return Synthesise(self.generation, number, text, self._speed)
 
     def plan(self, planned: ChunkPlanned) -> None:
         """Note when each word of the chunk in hand will have been said."""

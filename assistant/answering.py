@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from assistant.answer import Answer
 from assistant.context import Context, Outcome
 from assistant.effects import (
+    Confirm,
     Generate,
     ItemTruncated,
     PlaybackCleared,
@@ -31,19 +32,43 @@ from assistant.events import (
 )
 from assistant.items import Failure, Item, ItemStatus, Message, Response, ResponseStatus, Role
 from assistant.playback import Playback
+from assistant.settings import Settings
 from assistant.turn import Turn, TurnState
 
 KEPT_ANSWERS = 32
 """Answers whose word times are kept, so that a late truncation still cuts exactly."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """All that an answer depends on; two equal ones may have the same answer."""
+
+    messages: tuple[Message, ...]
+    wanted: CreateResponse
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """An answer begun before it was certain that the user had finished; nothing of it has left."""
+
+    turn: Turn
+    answer: Answer
+    basis: _Basis
+
+
 class Answering:
-    """The answer being made or still playing, of which there is at most one, and its turn."""
+    """The answer being made or still playing, of which there is at most one, and its turn.
+
+    Beside it there may be one that is prepared for words to which the user may still add.  It
+    becomes the answer if nothing that it depends on has changed when the turn is over.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.turn: Turn | None = None
         self.answer: Answer | None = None
+        self._prepared: _Prepared | None = None
         self._answers: dict[str, Answer] = {}
         self._generation = 0
 
@@ -63,12 +88,30 @@ class Answering:
 
     def awaits(self, generation: int, *, text: bool) -> bool:
         """Whether results of this generation are still wanted; `text`: is more text?"""
-        answer = self.answer
-        return (
-            answer is not None
-            and answer.generation == generation
-            and not (text and answer.text_whole)
-        )
+        found = self._of(generation)
+        return found is not None and not (text and found[1].text_whole)
+
+    def prepare(self, turn: Turn, said: str) -> None:
+        """Begin the answer that `turn` gets by itself if `said` was all; nothing of it leaves."""
+        assert not self.active
+        self.give_up_prepared()
+        wanted = CreateResponse()
+        basis = self._basis(wanted, said)
+        self._prepared = _Prepared(turn, self._new_answer(wanted), basis)
+        self._generate(self._prepared.answer, basis, speculative=True)
+
+    def give_up_prepared(self) -> None:
+        """Drop the prepared answer, if there is one: it does not fit what happened since."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is None:
+            return
+        self._context.emit(StopWork(prepared.answer.generation))
+        self._answers.pop(prepared.answer.response.item_id, None)
+        turn = prepared.turn
+        turn.speculation = "miss"
+        turn.wasted_tokens += prepared.answer.response.usage.output_tokens
+        timeline = turn.timeline
+        timeline.first_text_s = timeline.first_chunk_s = timeline.first_audio_s = None
 
     def begin(
         self,
@@ -84,67 +127,74 @@ class Answering:
         """
         assert not self.active
         self._let_tail_play_out()
-        context, settings = self._context, self._context.settings
-        self._generation += 1
-        answer = self._new_answer(wanted)
+        context = self._context
+        basis = self._basis(wanted)
+        prepared = self._prepared
+        fits = prepared is not None and failure is None and prepared.basis == basis
+        if prepared is not None and fits and prepared.turn is turn:
+            answer, self._prepared = prepared.answer, None
+        else:
+            prepared = None
+            self.give_up_prepared()
+            answer = self._new_answer(wanted)
         response = answer.response
         self.turn, self.answer = turn, answer
         if turn.timeline.endpoint_s is None:
             turn.timeline.endpoint_s = context.now
         self._moved()
-        instructions = wanted.instructions
-        if instructions is None:
-            instructions = settings.instructions
-        messages = context.history.messages(instructions) + ((hint,) if hint else ())
         previous = context.history.last_id
         context.history.add(
             Item(response.item_id, Role.ASSISTANT, "", answer.spoken, ItemStatus.IN_PROGRESS, "")
         )
         context.emit(ResponseStarted(response, previous))
-        if failure is not None:
-            self._say(answer.fail(failure, context.limits.apology))
-        elif not any(message.role is Role.USER for message in messages):
+        if prepared is not None:
+            turn.speculation = "hit"
+            context.emit(Confirm(answer.generation))
+            self._tell_text(answer, answer.text)
+        elif failure is not None:
+            self._say(turn, answer, answer.fail(failure, context.limits.apology))
+        elif not any(message.role is Role.USER for message in (*basis.messages, hint) if message):
             nothing = Failure("nothing_to_answer", "There is no user message to answer yet.")
             answer.fail(nothing, "")
         else:
-            context.emit(Generate(answer.generation, messages, response.max_output_tokens))
+            self._generate(answer, basis, hint=hint)
 
     def on_text(self, event: TextGenerated) -> None:
         """Take more verified text."""
-        assert self.answer is not None
-        self.answer.add_text(event.text, event.tokens, event.drafted, event.accepted)
-        self._say(event.text)
+        turn, answer = self._made_for(event.generation)
+        answer.add_text(event.text, event.tokens, event.drafted, event.accepted)
+        self._say(turn, answer, event.text)
 
     def on_text_finished(self, event: TextFinished) -> None:
         """Take note that the text is whole."""
-        assert self.answer is not None
-        self.answer.finish_text(event.reason, event.usage)
+        _, answer = self._made_for(event.generation)
+        answer.finish_text(event.reason, event.usage)
 
     def on_text_failed(self, event: TextFailed) -> None:
         """End the text where it stands, or apologise if there is none."""
-        assert self.answer is not None
+        turn, answer = self._made_for(event.generation)
         self._context.emit(StageFailed("llm", event.failure))
-        self._say(self.answer.fail(event.failure, self._context.limits.apology))
+        if answer is self.answer:
+            self._say(turn, answer, answer.fail(event.failure, self._context.limits.apology))
+        else:
+            self.give_up_prepared()  # it is tried again when the turn is over
 
     def on_chunk_planned(self, event: ChunkPlanned) -> None:
         """Take the word times of the clause being spoken."""
-        assert self.answer is not None
-        self.answer.plan(event)
+        self._made_for(event.generation)[1].plan(event)
 
     def on_synthesised(self, event: AudioSynthesised) -> None:
         """Take more audio."""
-        assert self.answer is not None and self.turn is not None
-        timeline = self.turn.timeline
-        if timeline.first_audio_s is None and len(event.samples):
-            timeline.first_audio_s = self._context.now
+        turn, answer = self._made_for(event.generation)
+        if turn.timeline.first_audio_s is None and len(event.samples):
+            turn.timeline.first_audio_s = self._context.now
         self._moved()
-        self.answer.add_audio(event)
+        answer.add_audio(event)
 
     def on_chunk_failed(self, event: ChunkFailed) -> None:
         """Skip a clause that cannot be spoken."""
-        assert self.answer is not None
         self._context.emit(StageFailed("tts", event.failure))
-        self.answer.skip_chunk(event.chunk)
+        self._made_for(event.generation)[1].skip_chunk(event.chunk)
 
     def on_played(self, event: Played) -> None:
         """Take the loudspeaker's position; one of an answer cut in the meantime says nothing."""
@@ -196,6 +246,8 @@ class Answering:
 
     def advance(self) -> None:
         """Send, speak and finish whatever has become possible or due."""
+        if self._prepared is not None:
+            self._speak_next(self._prepared.turn, self._prepared.answer, speculative=True)
         answer, turn, now = self.answer, self.turn, self._context.now
         if answer is None or turn is None:
             return
@@ -209,7 +261,42 @@ class Answering:
 
     # -- inside -------------------------------------------------------------------------
 
+    def _of(self, generation: int) -> tuple[Turn, Answer] | None:
+        """Return the answer of this generation with its turn, unless it has been given up."""
+        if self.answer is not None and self.answer.generation == generation:
+            assert self.turn is not None
+            return self.turn, self.answer
+        prepared = self._prepared
+        if prepared is not None and prepared.answer.generation == generation:
+            return prepared.turn, prepared.answer
+        return None
+
+    def _made_for(self, generation: int) -> tuple[Turn, Answer]:
+        found = self._of(generation)
+        assert found is not None, "results of given-up work are dropped before"
+        return found
+
+    def _basis(self, wanted: CreateResponse, then: str | None = None) -> _Basis:
+        settings = self._context.settings
+        instructions = wanted.instructions
+        if instructions is None:
+            instructions = settings.instructions
+        return _Basis(self._context.history.messages(instructions, then), wanted, settings)
+
+    def _generate(
+        self,
+        answer: Answer,
+        basis: _Basis,
+        *,
+        hint: Message | None = None,
+        speculative: bool = False,
+    ) -> None:
+        messages = basis.messages + ((hint,) if hint else ())
+        limit = answer.response.max_output_tokens
+        self._context.emit(Generate(answer.generation, messages, limit, speculative))
+
     def _new_answer(self, wanted: CreateResponse) -> Answer:
+        self._generation += 1
         context, settings = self._context, self._context.settings
         rate_hz = context.voice_rate_hz
         response = Response(
@@ -229,15 +316,21 @@ class Answering:
                 del self._answers[next(iter(self._answers))]
         return answer
 
-    def _say(self, delta: str) -> None:
+    def _say(self, turn: Turn, answer: Answer, delta: str) -> None:
         if not delta:
             return
-        assert self.answer is not None and self.turn is not None
-        if self.turn.timeline.first_text_s is None:
-            self.turn.timeline.first_text_s = self._context.now
+        if turn.timeline.first_text_s is None:
+            turn.timeline.first_text_s = self._context.now
+        if answer is self.answer:
+            self._tell_text(answer, delta)
+
+    def _tell_text(self, answer: Answer, delta: str) -> None:
+        if not delta:
+            return
+        assert self.turn is not None
         self._moved()
-        self._context.emit(ResponseText(self.answer.response, delta))
-        if not self.answer.spoken:
+        self._context.emit(ResponseText(answer.response, delta))
+        if not answer.spoken:
             self._speaking(self.turn)
 
     def _speaking(self, turn: Turn) -> None:
@@ -258,9 +351,13 @@ class Answering:
             self._speaking(turn)
             start, samples = frame
             self._context.emit(ResponseAudio(answer.response, answer.generation, start, samples))
-        if (clause := answer.next_synthesis()) is not None:
+        self._speak_next(turn, answer)
+
+    def _speak_next(self, turn: Turn, answer: Answer, *, speculative: bool = False) -> None:
+        clause = answer.next_synthesis(speculative=speculative)
+        if clause is not None:
             if turn.timeline.first_chunk_s is None:
-                turn.timeline.first_chunk_s = now
+                turn.timeline.first_chunk_s = self._context.now
             self._context.emit(clause)
 
     def _finish_response(self, answer: Answer) -> None:

@@ -85,6 +85,10 @@ class EndpointConfig(_Section):
     """When the user's turn is over."""
 
     silence_ms: int = Field(default=500, ge=100, le=10_000)
+    speculate: bool = True
+    """Prepare the answer at a pause, behind a gate that the turn's end opens."""
+    pause_ms: int = Field(default=160, ge=32, le=10_000)
+    """The silence that is a pause."""
 
 
 class LlmConfig(_Section):

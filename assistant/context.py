@@ -100,5 +100,7 @@ class Context:
                 outcome.heard if outcome else None,
                 outcome.drafted if outcome else 0,
                 outcome.accepted if outcome else 0,
+                turn.speculation,
+                turn.wasted_tokens,
             )
         )

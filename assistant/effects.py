@@ -15,11 +15,16 @@ from assistant.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Transcribe:
-    """Recognise the input samples `[start_sample, end_sample)` as one utterance."""
+    """Recognise the input samples `[start_sample, end_sample)` as one utterance.
+
+    A later attempt for the same turn replaces the earlier ones.  `provisional`: the user may go on.
+    """
 
     turn_id: int
+    attempt: int
     start_sample: int
     end_sample: int
+    provisional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,7 @@ class Generate:
     generation: int
     messages: tuple[Message, ...]
     max_output_tokens: int | None
+    speculative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,14 @@ class StopWork:
     generation: int
 
 
-Work = Transcribe | Generate | Synthesise | StopWork
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """What was begun speculatively for this generation is wanted now."""
+
+    generation: int
+
+
+Work = Transcribe | Generate | Synthesise | StopWork | Confirm
 
 
 # -- what the client is told ----------------------------------------------------------------
@@ -222,6 +235,10 @@ class TurnFinished:
     heard: str | None
     drafted: int
     accepted: int
+    speculation: Literal["none", "hit", "miss"]
+    """Whether the answer was one begun before the turn's end was confirmed."""
+    wasted_tokens: int
+    """Tokens of answers begun for words that the user then added to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,7 @@ class TranscriptReady:
     """An utterance was recognised. `rejection` says why it holds no words, and `text` is empty."""
 
     turn_id: int
+    attempt: int
     text: str
     rejection: str | None = None
 
@@ -144,6 +145,7 @@ class TranscriptFailed:
     """An utterance could not be recognised."""
 
     turn_id: int
+    attempt: int
     failure: Failure
 
 

@@ -15,6 +15,9 @@ STALL_S = 1.0
 TAIL_MS = 250
 """Audio kept after the last voiced sample: soft endings of words."""
 
+Change = Literal["started", "paused", "resumed", "stopped"]
+"""What a window of sound does to the utterance: `paused` and `resumed` alternate inside it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
@@ -41,6 +44,8 @@ class Hearing:
         self._max_samples = round(max_utterance_s * INPUT_RATE_HZ)
         self._gate = SpeechGate(threshold=detection.threshold, min_speech_ms=min_speech_ms)
         self._endpointer = SilenceEndpointer(detection.silence_ms)
+        self._pause_ms = detection.pause_ms
+        self._paused = False
         self._padding = detection.prefix_padding_ms * INPUT_RATE_HZ // 1000
         self._earliest_sample = 0
         self.end_sample = 0
@@ -69,8 +74,8 @@ class Hearing:
             return self.start_sample
         return max(self._earliest_sample, self.end_sample - self._padding - INPUT_RATE_HZ)
 
-    def feed(self, frame: AudioAnalysed, now: float) -> Literal["started", "stopped"] | None:
-        """Take one analysed window; say if it starts or ends an utterance."""
+    def feed(self, frame: AudioAnalysed, now: float) -> Change | None:
+        """Take one analysed window; say what it changes."""
         self._last_arrival_s = now
         self.end_sample = frame.end_sample
         offset_s = now - frame.end_sample / INPUT_RATE_HZ
@@ -84,24 +89,35 @@ class Hearing:
         too_long = frame.end_sample - self.start_sample >= self._max_samples
         if silence_ms >= self._endpointer.silence_needed_ms(None) or too_long:
             return "stopped"
+        if self._paused and silence_ms == 0:
+            self._paused = False
+            return "resumed"
+        if not self._paused and self._pause_ms is not None and silence_ms >= self._pause_ms:
+            self._paused = True
+            return "paused"
         return None
 
     def take(self) -> Utterance:
         """End the utterance going on and return it."""
+        utterance = self.utterance()
+        self.forget(utterance.last_voiced_sample)
+        return utterance
+
+    def utterance(self) -> Utterance:
+        """Return the utterance going on, as far as it has come."""
         assert self.speaking
         last_voiced = self._gate.last_voiced_sample
         tail = TAIL_MS * INPUT_RATE_HZ // 1000
-        utterance = Utterance(
+        return Utterance(
             start_sample=self.start_sample,
             last_voiced_sample=last_voiced,
             end_sample=min(self.end_sample, last_voiced + tail),
             speech_start_s=self._offset_s + self._gate.start_sample / INPUT_RATE_HZ,
             speech_end_s=self._offset_s + last_voiced / INPUT_RATE_HZ,
         )
-        self.forget(last_voiced)
-        return utterance
 
     def forget(self, until_sample: int) -> None:
         """Let nothing before `until_sample` belong to an utterance any more."""
         self._gate.reset()
+        self._paused = False
         self._earliest_sample = until_sample

@@ -64,14 +64,19 @@ class History:
         messages = self.messages("")
         return bool(messages) and messages[-1].role is Role.USER
 
-    def messages(self, instructions: str) -> tuple[Message, ...]:
+    def messages(self, instructions: str, then: str | None = None) -> tuple[Message, ...]:
         """Return the prompt: instructions, then user and assistant in strict alternation.
+
+        `then` is what it would be if the user had said that next.
 
         An answer counts as far as it was heard, an unheard one not at all; what one side said in
         several pieces is one message.
         """
         prompt: list[Message] = []
-        for item in self._items:
+        items = list(self._items)
+        if then is not None:
+            items.append(Item("then", Role.USER, then, True, ItemStatus.COMPLETED))
+        for item in items:
             text = item.heard if item.role is Role.ASSISTANT else item.text
             if not text:
                 continue

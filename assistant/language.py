@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from assistant.errors import AssistantError
@@ -29,11 +29,33 @@ class Ending:
     usage: Usage
 
 
+@dataclass(slots=True)
+class Commitment:
+    """Whether an answer is wanted for certain; one begun on a guess may become so."""
+
+    confirmed: bool = True
+    _waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    def confirm(self) -> None:
+        """The guess was right."""
+        self.confirmed = True
+        for callback in self._waiting:
+            callback()
+        self._waiting.clear()
+
+    def when_confirmed(self, callback: Callable[[], None]) -> None:
+        """Call back once it is confirmed; at once if it is."""
+        if self.confirmed:
+            callback()
+        else:
+            self._waiting.append(callback)
+
+
 class LanguageModel(Protocol):
     """Whatever can continue a conversation, piece by piece."""
 
     def answer(
-        self, messages: Sequence[Message], max_output_tokens: int | None
+        self, messages: Sequence[Message], max_output_tokens: int | None, commitment: Commitment
     ) -> AsyncGenerator[Piece | Ending, None]:
         """Yield the answer's pieces, then its `Ending`; closing the iterator stops the work."""
         ...
@@ -60,7 +82,7 @@ class EngineLanguageModel:
         self._context_tokens = context_tokens
 
     async def answer(
-        self, messages: Sequence[Message], max_output_tokens: int | None
+        self, messages: Sequence[Message], max_output_tokens: int | None, commitment: Commitment
     ) -> AsyncGenerator[Piece | Ending, None]:
         """Yield the answer's pieces, then its `Ending`; closing the iterator stops the work.
 
@@ -72,7 +94,9 @@ class EngineLanguageModel:
             params = replace(params, max_new_tokens=limit)
         prompt = self._fit(messages, self._context_tokens - params.max_new_tokens)
         text = self._tokenizer.detokenizer()
-        generation = self._engine.submit(prompt, params, priority=Priority.CONFIRMED)
+        priority = Priority.CONFIRMED if commitment.confirmed else Priority.SPECULATIVE
+        generation = self._engine.submit(prompt, params, priority=priority)
+        commitment.when_confirmed(lambda: generation.promote(Priority.CONFIRMED))
         output_tokens = 0
         try:
             async for step in generation:

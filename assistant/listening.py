@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
 
 from assistant.context import Context
 from assistant.effects import (
@@ -26,7 +26,7 @@ from assistant.events import (
     TranscriptFailed,
     TranscriptReady,
 )
-from assistant.hearing import Hearing, Utterance
+from assistant.hearing import Change, Hearing, Utterance
 from assistant.items import Failure, Item, ItemStatus, Role
 from assistant.settings import TurnDetection
 from assistant.turn import Turn, TurnState
@@ -35,6 +35,14 @@ MIN_COMMIT_MS = 100
 """A client that commits less audio than this has made a mistake; say so."""
 MANUAL = TurnDetection(create_response=False, interrupt_response=False)
 """What an idle `Hearing` is built with in manual mode; it is not fed."""
+
+
+@dataclass(slots=True)
+class _Guess:
+    """An attempt at the words before the end of the utterance is certain."""
+
+    attempt: int
+    words: TranscriptReady | None = None
 
 
 class Listening:
@@ -47,7 +55,10 @@ class Listening:
     def __init__(self, context: Context) -> None:
         self._context = context
         self.turn: Turn | None = None
-        self._recognising: dict[int, tuple[Turn, Utterance]] = {}
+        self._recognising: dict[int, tuple[Turn, Utterance, int]] = {}
+        self._guess: _Guess | None = None
+        self._known: TranscriptReady | None = None
+        self._attempts = 0
         self._buffer_start = 0
         self._hearing = self._new_hearing()
 
@@ -59,7 +70,7 @@ class Listening:
     @property
     def recognising_turns(self) -> list[Turn]:
         """The turns whose words are not known yet."""
-        return [turn for turn, _ in self._recognising.values()]
+        return [turn for turn, _, _ in self._recognising.values()]
 
     @property
     def end_sample(self) -> int:
@@ -69,7 +80,7 @@ class Listening:
     @property
     def deadline_s(self) -> float | None:
         """When `check_deadlines` has something to do."""
-        moments = [turn.deadline_s for turn, _ in self._recognising.values()]
+        moments = [turn.deadline_s for turn, _, _ in self._recognising.values()]
         moments.append(self._hearing.stalls_s)
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -80,16 +91,18 @@ class Listening:
             return self._buffer_start
         return self._hearing.needed_from()
 
-    def awaits(self, turn_id: int) -> bool:
-        """Whether the words of this turn are still wanted."""
-        return turn_id in self._recognising
+    def awaits(self, turn_id: int, attempt: int) -> bool:
+        """Whether the result of this attempt at a turn's words is still wanted."""
+        if turn_id in self._recognising:
+            return self._recognising[turn_id][2] == attempt
+        return self.is_guess(attempt)
 
     def uses(self, item_id: str) -> bool:
         """Whether the item's words are being recognised."""
-        return any(turn.item_id == item_id for turn, _ in self._recognising.values())
+        return any(turn.item_id == item_id for turn in self.recognising_turns)
 
-    def on_audio(self, frame: AudioAnalysed) -> Literal["started", "stopped"] | None:
-        """Take a window of sound; begin or end the utterance it begins or ends."""
+    def on_audio(self, frame: AudioAnalysed) -> Change | None:
+        """Take a window of sound; begin, guess at, or end the utterance it belongs to."""
         if self._context.settings.turn_detection is None:
             return None
         change = self._hearing.feed(frame, self._context.now)
@@ -97,19 +110,59 @@ class Listening:
             item_id = self._context.new_id("item")
             self.turn = self._context.new_turn("spoken", item_id)
             self._context.emit(SpeechStarted(item_id, _milliseconds(self._hearing.start_sample)))
+        elif change == "paused":
+            self._guess_words()
+        elif change == "resumed":
+            self.forget_guess()
         elif change == "stopped":
             self.end_utterance()
         return change
+
+    def _guess_words(self) -> None:
+        """Ask for the words so far: if the user has finished, they are the words."""
+        assert self.turn is not None
+        utterance = self._hearing.utterance()
+        self._guess = _Guess(self._next_attempt())
+        self._ask(self.turn, self._guess.attempt, utterance, provisional=True)
+
+    def forget_guess(self) -> None:
+        """The words so far are not all, or cannot be known."""
+        self._guess = None
+        if self.turn is None:
+            return
+        self.turn.timeline.transcript_s = None
+        if self.turn.state is TurnState.SPECULATING:
+            self.turn.become(TurnState.LISTENING)
+
+    def is_guess(self, attempt: int) -> bool:
+        """Whether this attempt is at words to which the user may still add."""
+        return self._guess is not None and self._guess.attempt == attempt
+
+    def on_guess(self, event: TranscriptReady) -> Turn | None:
+        """Keep the words so far; return the turn if there are any."""
+        assert self._guess is not None and self.turn is not None
+        self._guess.words = event
+        self.turn.timeline.transcript_s = self._context.now
+        if not event.text.strip():
+            return None
+        self.turn.become(TurnState.SPECULATING)
+        return self.turn
+
+    def take_known_words(self) -> TranscriptReady | None:
+        """Return the words of an utterance that ended with its words known already."""
+        known, self._known = self._known, None
+        return known
 
     def end_utterance(self) -> None:
         """The utterance going on is over: ask for its words."""
         turn, self.turn = self.turn, None
         assert turn is not None and turn.item_id is not None
+        guess, self._guess = self._guess, None
         utterance = self._hearing.take()
         end_ms = _milliseconds(utterance.end_sample)
         voiced_ms = _milliseconds(utterance.last_voiced_sample)
         self._context.emit(SpeechStopped(turn.item_id, end_ms, voiced_ms))
-        self._recognise(turn, utterance)
+        self._recognise(turn, utterance, guess)
 
     def commit(self, command: CommitAudio) -> None:
         """End the utterance by the client's word; in manual mode all buffered audio is one."""
@@ -147,13 +200,15 @@ class Listening:
     def abandon(self, reason: str) -> None:
         """Drop the utterance going on, if there is one."""
         turn, self.turn = self.turn, None
+        self._guess = None
         if turn is not None:
             self._discard(turn, reason)
 
     def on_transcript(self, event: TranscriptReady) -> Turn | None:
         """Take the words of an utterance; return its turn if there were any."""
-        turn, utterance = self._recognising.pop(event.turn_id)
-        turn.timeline.transcript_s = self._context.now
+        turn, utterance, _ = self._recognising.pop(event.turn_id)
+        if turn.timeline.transcript_s is None:
+            turn.timeline.transcript_s = self._context.now
         turn.transcript = event.text.strip()
         if not turn.transcript:
             self._discard(turn, event.rejection or "no_words")
@@ -166,7 +221,7 @@ class Listening:
 
     def on_transcript_failed(self, event: TranscriptFailed) -> Turn:
         """Take note that an utterance's words will not be known; return its turn."""
-        turn, _ = self._recognising.pop(event.turn_id)
+        turn, _, _ = self._recognising.pop(event.turn_id)
         assert turn.item_id is not None
         self._write(turn.item_id, "", ItemStatus.INCOMPLETE)
         self._context.emit(TranscriptionFailed(turn.item_id, event.failure))
@@ -181,21 +236,34 @@ class Listening:
             self.end_utterance()
         late = Failure("transcript_timeout", "The words were not recognised in time; say it again.")
         return [
-            TranscriptFailed(turn.turn_id, late)
-            for turn, _ in self._recognising.values()
+            TranscriptFailed(turn.turn_id, attempt, late)
+            for turn, _, attempt in self._recognising.values()
             if turn.deadline_s is not None and now >= turn.deadline_s
         ]
 
-    def _recognise(self, turn: Turn, utterance: Utterance) -> None:
+    def _recognise(self, turn: Turn, utterance: Utterance, guess: _Guess | None = None) -> None:
+        """Wait for the words of an utterance that is over; a guess at them has heard it whole."""
         assert turn.item_id is not None
         context = self._context
         turn.timeline.speech_start_s = utterance.speech_start_s
         turn.timeline.speech_end_s = utterance.speech_end_s
         turn.timeline.endpoint_s = context.now
         turn.become(TurnState.COMMITTED, context.now + context.limits.transcript_deadline_s)
-        self._recognising[turn.turn_id] = (turn, utterance)
+        attempt = self._next_attempt() if guess is None else guess.attempt
+        self._recognising[turn.turn_id] = (turn, utterance, attempt)
         self._buffer_start = utterance.end_sample
-        context.emit(Transcribe(turn.turn_id, utterance.start_sample, utterance.end_sample))
+        if guess is None:
+            self._ask(turn, attempt, utterance, provisional=False)
+        else:
+            self._known = guess.words
+
+    def _ask(self, turn: Turn, attempt: int, utterance: Utterance, *, provisional: bool) -> None:
+        start, end = utterance.start_sample, utterance.end_sample
+        self._context.emit(Transcribe(turn.turn_id, attempt, start, end, provisional))
+
+    def _next_attempt(self) -> int:
+        self._attempts += 1
+        return self._attempts
 
     def _write(self, item_id: str, text: str, status: ItemStatus) -> None:
         """Set what an utterance says; if it is not in the conversation yet, it enters it now."""

@@ -60,6 +60,8 @@ class Metrics:
         self._discarded = counter("discarded_utterances", "Sounds that held no words.")
         self._drafted = counter("drafted_tokens", "Answer tokens proposed by the drafter.")
         self._accepted = counter("accepted_tokens", "Proposed tokens that the model accepted.")
+        self._guesses = counter("speculated_turns", "Answers begun at a pause.", "outcome")
+        self._wasted = counter("wasted_tokens", "Tokens of answers begun too early.")
         self._stage_failures = counter("stage_failures", "Failures that a turn survived.", "stage")
         self._voided = counter("voided_frames", "Audio frames dropped unsent by interruptions.")
         self._sessions = Gauge("assistant_sessions", "Open sessions.", registry=registry)
@@ -99,6 +101,9 @@ class Metrics:
                 histogram.labels(timeline.kind).observe(milliseconds / 1000)
         self._drafted.inc(turn.drafted)
         self._accepted.inc(turn.accepted)
+        if turn.speculation != "none":
+            self._guesses.labels(turn.speculation).inc()
+        self._wasted.inc(turn.wasted_tokens)
 
     def session_opened(self) -> None:
         """Count a session in."""

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from assistant.effects import Generate, Notice, StopWork, Synthesise, Transcribe
+from assistant.effects import Confirm, Generate, Notice, StopWork, Synthesise, Transcribe
 from assistant.errors import AssistantError, AudioBufferFull
 from assistant.events import (
     INPUT_RATE_HZ,
@@ -39,7 +39,7 @@ from assistant.events import (
     WordTime,
 )
 from assistant.items import Failure
-from assistant.language import Ending
+from assistant.language import Commitment, Ending
 from assistant.microphone import MicrophoneBuffer
 from assistant.session import Session
 from assistant.settings import Settings
@@ -88,6 +88,10 @@ class SessionRuntime:
         self._tasks: asyncio.TaskGroup = asyncio.TaskGroup()
         self._owned: set[asyncio.Task[None]] = set()
         self._generations: dict[asyncio.Task[None], int] = {}
+        self._guess: int | None = None
+        """The generation of the answer that may turn out not to be wanted, if there is one."""
+        self._commitment = Commitment()
+        self._transcribing: tuple[int, asyncio.Task[None]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.appended_samples = 0
         """All input samples appended so far."""
@@ -173,12 +177,15 @@ class SessionRuntime:
         for effect in self._session.feed(event, now):
             match effect:
                 case Transcribe():
-                    samples = self._microphone.slice(effect.start_sample, effect.end_sample)
-                    self._spawn(self._transcribe(effect.turn_id, samples))
+                    self._begin_transcribing(effect)
                 case Generate():
-                    self._spawn(self._generate(effect), effect.generation)
+                    self._begin_generating(effect)
                 case Synthesise():
                     self._spawn(self._synthesise(effect), effect.generation)
+                case Confirm():
+                    if self._guess == effect.generation:
+                        self._guess = None
+                        self._commitment.confirm()
                 case StopWork():
                     self._stop(effect.generation)
                 case _:
@@ -198,18 +205,35 @@ class SessionRuntime:
 
     # -- work ---------------------------------------------------------------------------
 
-    async def _transcribe(self, turn_id: int, samples: Samples) -> None:
-        worker, transcriber = self._stages.asr_worker, self._stages.transcriber
-        try:
-            transcript = await worker.run(Urgency.FINAL, transcriber.transcribe, samples)
-        except Exception as error:
-            self._feed(TranscriptFailed(turn_id, _failure("asr", error)))
-        else:
-            self._feed(TranscriptReady(turn_id, transcript.text, transcript.rejection))
+    def _begin_transcribing(self, work: Transcribe) -> None:
+        """Start an attempt at a turn's words; the one before it is not needed any more."""
+        if self._transcribing is not None and self._transcribing[0] == work.turn_id:
+            self._transcribing[1].cancel()
+        # Taken now: the microphone lets go of it soon.
+        samples = self._microphone.slice(work.start_sample, work.end_sample)
+        self._transcribing = work.turn_id, self._spawn(self._transcribe(work, samples))
 
-    async def _generate(self, work: Generate) -> None:
+    async def _transcribe(self, work: Transcribe, samples: Samples) -> None:
+        worker, transcriber = self._stages.asr_worker, self._stages.transcriber
+        urgency = Urgency.GUESS if work.provisional else Urgency.FINAL
+        turn_id, attempt = work.turn_id, work.attempt
+        try:
+            transcript = await worker.run(urgency, transcriber.transcribe, samples)
+        except Exception as error:
+            self._feed(TranscriptFailed(turn_id, attempt, _failure("asr", error)))
+        else:
+            self._feed(TranscriptReady(turn_id, attempt, transcript.text, transcript.rejection))
+
+    def _begin_generating(self, work: Generate) -> None:
+        commitment = Commitment(confirmed=not work.speculative)
+        if work.speculative:
+            self._guess, self._commitment = work.generation, commitment
+        self._spawn(self._generate(work, commitment), work.generation)
+
+    async def _generate(self, work: Generate, commitment: Commitment) -> None:
         generation = work.generation
-        pieces = self._stages.language.answer(work.messages, work.max_output_tokens)
+        answer = self._stages.language.answer
+        pieces = answer(work.messages, work.max_output_tokens, commitment)
         try:
             async with aclosing(pieces) as stream:
                 async for piece in stream:
@@ -226,28 +250,36 @@ class SessionRuntime:
     async def _synthesise(self, work: Synthesise) -> None:
         generation, chunk = work.generation, work.chunk
         worker, voice = self._stages.tts_worker, self._stages.voice
-        urgency = Urgency.FIRST_CLAUSE if chunk == 0 else Urgency.LATER_CLAUSE
+
+        def urgency() -> Urgency:
+            if generation == self._guess:
+                return Urgency.GUESS
+            return Urgency.FIRST_CLAUSE if chunk == 0 else Urgency.LATER_CLAUSE
+
         try:
-            utterance = await worker.run(urgency, voice.speak, work.text, work.speed)
+            utterance = await worker.run(urgency(), voice.speak, work.text, work.speed)
             words = tuple(
                 WordTime(word.start_char, word.end_char, word.end_sample)
                 for word in utterance.words
             )
             self._feed(ChunkPlanned(generation, chunk, words, utterance.sample_count))
             windows = utterance.windows()
-            while (samples := await worker.run(urgency, next, windows, None)) is not None:
+            while (samples := await worker.run(urgency(), next, windows, None)) is not None:
                 self._feed(AudioSynthesised(generation, chunk, samples, last=False))
             self._feed(AudioSynthesised(generation, chunk, np.zeros(0, np.float32), last=True))
         except Exception as error:
             self._feed(ChunkFailed(generation, chunk, _failure("tts", error)))
 
-    def _spawn(self, work: Coroutine[Any, Any, None], generation: int | None = None) -> None:
+    def _spawn(
+        self, work: Coroutine[Any, Any, None], generation: int | None = None
+    ) -> asyncio.Task[None]:
         task = self._tasks.create_task(work)
         self._owned.add(task)
         task.add_done_callback(self._owned.discard)
         if generation is not None:
             self._generations[task] = generation
             task.add_done_callback(self._generations.pop)
+        return task
 
     def _stop(self, generation: int) -> None:
         """Cancel the work for the answers up to `generation`."""

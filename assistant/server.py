@@ -216,6 +216,8 @@ class AssistantServer:
             "response": turn.response_id,
             "drafted": turn.drafted,
             "accepted": turn.accepted,
+            "speculation": turn.speculation,
+            "wasted_tokens": turn.wasted_tokens,
             **turn.timeline.as_milliseconds(),
         }
         if self.config.log.transcripts:

@@ -138,7 +138,7 @@ class Session:
     def _is_current(self, event: Event) -> bool:
         match event:
             case TranscriptReady() | TranscriptFailed():
-                return self._listening.awaits(event.turn_id)
+                return self._listening.awaits(event.turn_id, event.attempt)
             case TextGenerated() | TextFinished() | TextFailed():
                 return self._answering.awaits(event.generation, text=True)
             case ChunkPlanned() | AudioSynthesised() | ChunkFailed():
@@ -171,6 +171,7 @@ class Session:
                 self._listening.commit(event)
             case ClearAudio():
                 self._listening.clear(event)
+                self._answering.give_up_prepared()
                 self._answer_what_was_stopped()
             case CreateResponse():
                 self._on_create_response(event)
@@ -195,7 +196,10 @@ class Session:
 
     def _on_audio(self, frame: AudioAnalysed) -> None:
         detection = self.settings.turn_detection
-        if self._listening.on_audio(frame) != "started":
+        change = self._listening.on_audio(frame)
+        if change in ("started", "resumed"):
+            self._answering.give_up_prepared()
+        if change != "started":
             return
         self._silence_broken = False
         if detection is not None and detection.interrupt_response:
@@ -204,6 +208,9 @@ class Session:
                 self._drop_wanted()  # what the user says now will be answered instead
 
     def _on_transcript(self, event: TranscriptReady) -> None:
+        if self._listening.is_guess(event.attempt):
+            self._speculate(event)
+            return
         turn = self._listening.on_transcript(event)
         if turn is not None:
             self._answer_after(turn)
@@ -213,7 +220,19 @@ class Session:
         else:
             self._answer_what_was_stopped()
 
+    def _speculate(self, event: TranscriptReady) -> None:
+        """Prepare the answer to the words so far, in case the user has finished."""
+        turn = self._listening.on_guess(event)
+        detection = self.settings.turn_detection
+        automatic = detection is not None and detection.create_response
+        free = self._wanted is None and not self._answering.active
+        if turn is not None and automatic and free and not self._listening.recognising:
+            self._answering.prepare(turn, event.text.strip())
+
     def _on_transcript_failed(self, event: TranscriptFailed) -> None:
+        if self._listening.is_guess(event.attempt):
+            self._listening.forget_guess()  # it is tried again when the utterance is over
+            return
         self._answer_after(self._listening.on_transcript_failed(event), event.failure)
 
     def _answer_after(self, turn: Turn, failure: Failure | None = None) -> None:
@@ -294,6 +313,7 @@ class Session:
         self._context.settings = command.settings
         if before != command.settings.turn_detection:
             self._listening.detection_changed()
+            self._answering.give_up_prepared()
         self._context.emit(SettingsChanged(command.settings, command.command_id))
 
     # -- what follows from the state and the time ---------------------------------------
@@ -302,6 +322,8 @@ class Session:
         """Do what has become possible or due, whatever the event was."""
         for late in self._listening.check_deadlines():
             self._on_transcript_failed(late)
+        if (known := self._listening.take_known_words()) is not None:
+            self._on_transcript(known)
         idle_s = self._idle_deadline_s()
         if idle_s is not None and self._context.now >= idle_s:
             self._break_silence()

@@ -13,6 +13,8 @@ class TurnDetection:
     threshold: float = 0.5
     prefix_padding_ms: int = 500
     silence_ms: int = 500
+    pause_ms: int | None = 160
+    """Silence after which the answer is begun without anybody knowing; `None`: at the endpoint."""
     create_response: bool = True
     interrupt_response: bool = True
     idle_timeout_ms: int | None = None

@@ -68,12 +68,14 @@ class Stages:
 
     def default_settings(self) -> Settings:
         """Return the settings that a session starts with."""
+        endpoint = self.config.endpoint
         return Settings(
             instructions=self.config.llm.instructions,
             turn_detection=TurnDetection(
                 threshold=self.config.vad.threshold,
                 prefix_padding_ms=self.config.vad.pre_roll_ms,
-                silence_ms=self.config.endpoint.silence_ms,
+                silence_ms=endpoint.silence_ms,
+                pause_ms=endpoint.pause_ms if endpoint.speculate else None,
             ),
             playback_lead_ms=self.config.playback.lead_ms,
         )

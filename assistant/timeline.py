@@ -14,7 +14,10 @@ from typing import Literal
 
 @dataclass(slots=True)
 class Timeline:
-    """The moments of one turn, in the order in which they occur; `None` has not occurred."""
+    """The moments of one turn; `None` has not occurred.
+
+    The words may be known and the answer begun before the endpoint, behind the gate that it opens.
+    """
 
     kind: Literal["spoken", "written"]
     speech_start_s: float | None = None
@@ -93,9 +96,28 @@ class Timeline:
         `first_heard_s` stands on the client's clock and is checked against `first_sent_s` only.
         """
         times = asdict(self)
-        order = [name for name in times if name.endswith("_s") and times[name] is not None]
-        for earlier, later in pairwise(order):
-            assert times[earlier] <= times[later], f"{earlier} came after {later}: {times}"
+        for chain in (_DECIDED, _WORKED):
+            order = [name for name in chain if times[name] is not None]
+            for earlier, later in pairwise(order):
+                assert times[earlier] <= times[later], f"{earlier} came after {later}: {times}"
+
+
+_DECIDED = (
+    "speech_start_s",
+    "speech_end_s",
+    "endpoint_s",
+    "first_sent_s",
+    "first_heard_s",
+    "finished_s",
+)
+_WORKED = (
+    "speech_end_s",
+    "transcript_s",
+    "first_text_s",
+    "first_chunk_s",
+    "first_audio_s",
+    "first_sent_s",
+)
 
 
 def _between_ms(start_s: float | None, end_s: float | None) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 from assistant.timeline import Timeline
 
@@ -12,6 +13,8 @@ class TurnState(StrEnum):
 
     LISTENING = "listening"
     """The user is speaking."""
+    SPECULATING = "speculating"
+    """The user paused: an answer is being prepared in case that was all."""
     COMMITTED = "committed"
     """The user's part is over: its words are being recognised or its answer prepared."""
     SPEAKING = "speaking"
@@ -24,7 +27,12 @@ class TurnState(StrEnum):
 
 
 _NEXT: dict[TurnState, frozenset[TurnState]] = {
-    TurnState.LISTENING: frozenset({TurnState.COMMITTED, TurnState.DISCARDED}),
+    TurnState.LISTENING: frozenset(
+        {TurnState.SPECULATING, TurnState.COMMITTED, TurnState.DISCARDED}
+    ),
+    TurnState.SPECULATING: frozenset(
+        {TurnState.LISTENING, TurnState.COMMITTED, TurnState.DISCARDED}
+    ),
     TurnState.COMMITTED: frozenset(
         {
             TurnState.SPEAKING,
@@ -52,6 +60,8 @@ class Turn:
         self.state = TurnState.LISTENING if timeline.kind == "spoken" else TurnState.COMMITTED
         self.deadline_s: float | None = None
         self.transcript: str | None = None
+        self.speculation: Literal["none", "hit", "miss"] = "none"
+        self.wasted_tokens = 0
 
     @property
     def ended(self) -> bool:

@@ -24,6 +24,8 @@ class Urgency(IntEnum):
     FIRST_CLAUSE = 2
     """The first sound of an answer."""
     LATER_CLAUSE = 3
+    GUESS = 4
+    """What may turn out not to be wanted."""
 
 
 class Worker(Protocol):

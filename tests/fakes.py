@@ -16,7 +16,7 @@ import numpy as np
 from assistant.config import Config
 from assistant.events import Samples
 from assistant.items import Message, Usage
-from assistant.language import Ending, Piece
+from assistant.language import Commitment, Ending, Piece
 from assistant.stages import Stages
 from assistant.workers import Urgency
 from audio.transcriber import Transcript
@@ -106,7 +106,7 @@ class ScriptedLanguageModel:
     fails: Exception | None = None
 
     async def answer(
-        self, messages: Sequence[Message], max_output_tokens: int | None
+        self, messages: Sequence[Message], max_output_tokens: int | None, commitment: Commitment
     ) -> AsyncGenerator[Piece | Ending, None]:
         if self.fails is not None:
             raise self.fails

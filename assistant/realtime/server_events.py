@@ -295,6 +295,8 @@ class ServerEvents:
                     timeline=notice.timeline.as_milliseconds(),
                     drafted=notice.drafted,
                     accepted=notice.accepted,
+                    speculation=notice.speculation,
+                    wasted_tokens=notice.wasted_tokens,
                 )
             case UtteranceDiscarded(item_id, reason):
                 yield self._event("x.turn.discarded", item_id=item_id, reason=reason)

@@ -241,7 +241,8 @@ class WireSession:
             case None:
                 return None
             case ServerVad():
-                return TurnDetection(
+                return replace(
+                    base,
                     threshold=wished.threshold,
                     prefix_padding_ms=wished.prefix_padding_ms,
                     silence_ms=wished.silence_duration_ms,

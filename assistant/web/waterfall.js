@@ -17,6 +17,17 @@ const STEPS = [
   ["first_heard_ms", "Heard", "The first sample sounded here"],
 ];
 
+/** What a step waited for. The work may be done before the endpoint, which opens the gate. */
+const AFTER = {
+  endpoint_ms: [],
+  transcript_ms: [],
+  first_text_ms: ["transcript_ms"],
+  first_chunk_ms: ["first_text_ms"],
+  first_audio_ms: ["first_chunk_ms"],
+  first_sent_ms: ["endpoint_ms", "first_audio_ms"],
+  first_heard_ms: ["first_sent_ms"],
+};
+
 const LATENCIES = [
   ["endpoint_wait_ms", "Endpoint wait", "from the end of your speech until the turn counted as over"],
   ["added_latency_ms", "Added latency", "what the work behind the endpoint added to the wait"],
@@ -91,12 +102,10 @@ function chart(steps, timeline) {
       svg("text", { class: "tick", x: at(tick), y: height + 14 }, label(tick)),
     );
   }
-  let previous = 0;
   for (const [row, [moment]] of steps.entries()) {
     const ms = timeline[moment];
-    const start = Math.min(previous, ms); // work hidden in the wait ends before the step above it
+    const start = begin(moment, timeline);
     const width = Math.max(ms - start, end / 150); // or an instant would be invisible
-    previous = Math.max(previous, ms);
     plot.append(
       svg("rect", {
         class: `bar ${moment.replace(/_ms$/, "")}`,
@@ -117,12 +126,19 @@ function chart(steps, timeline) {
   );
 }
 
+/** When a step could begin: everything that it waited for was there. */
+function begin(moment, timeline) {
+  const ms = timeline[moment];
+  const waited = AFTER[moment].map((before) => timeline[before]).filter(Number.isFinite);
+  // Words that came after the endpoint were asked for there.
+  if (moment === "transcript_ms" && ms > timeline.endpoint_ms) waited.push(timeline.endpoint_ms);
+  return Math.min(ms, Math.max(0, ...waited));
+}
+
 function table(steps, timeline) {
-  let previous = 0;
   const rows = steps.map(([moment, name, meaning]) => {
     const ms = timeline[moment];
-    const since = ms - previous;
-    previous = ms;
+    const since = ms - begin(moment, timeline);
     return html(
       "tr", {},
       html("th", { scope: "row" }, name, html("span", { class: "meaning" }, meaning)),

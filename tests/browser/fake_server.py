@@ -298,4 +298,6 @@ async def finish_turn(
         timeline=timeline,
         drafted=0,
         accepted=0,
+        speculation="none",
+        wasted_tokens=0,
     )

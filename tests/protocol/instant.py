@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from assistant.effects import Generate, Notice, StopWork, Synthesise, Transcribe
+from assistant.effects import Confirm, Generate, Notice, StopWork, Synthesise, Transcribe
 from assistant.errors import AudioBufferFull
 from assistant.events import (
     INPUT_RATE_HZ,
@@ -130,6 +130,8 @@ class InstantRuntime:
                     self._generate(effect)
                 case Synthesise():
                     self._synthesise(effect)
+                case Confirm():
+                    pass  # a guess is made like any other answer here
                 case StopWork():
                     pass  # the core must cope with results of work that was stopped too late
                 case _:
@@ -137,10 +139,10 @@ class InstantRuntime:
 
     def _transcribe(self, work: Transcribe) -> None:
         if "asr" in self.broken:
-            self._held.append(TranscriptFailed(work.turn_id, BROKEN))
+            self._held.append(TranscriptFailed(work.turn_id, work.attempt, BROKEN))
         else:
             rejection = None if self.words else "no_speech"
-            self._held.append(TranscriptReady(work.turn_id, self.words, rejection))
+            self._held.append(TranscriptReady(work.turn_id, work.attempt, self.words, rejection))
 
     def _generate(self, work: Generate) -> None:
         if "llm" in self.broken:

@@ -63,6 +63,8 @@ class _Timeline(_Ours):
     timeline: dict[str, float | str | bool | None]
     drafted: int
     accepted: int
+    speculation: Literal["none", "hit", "miss"]
+    wasted_tokens: int
 
 
 class _Discarded(_Ours):

@@ -253,7 +253,7 @@ def test_a_failed_stage_fails_the_answer_and_the_session_goes_on(stage: str) -> 
         await client.update(x={"events": True})
         client.runtime.broken = {stage}
         events = await client.say(0.6) + await client.pass_time(LONG_ENOUGH_S)
-        (failed,) = of(events, "x.stage.failed")
+        *_, failed = of(events, "x.stage.failed")  # a guess is tried again
         assert failed["stage"] == stage
         (done,) = of(events, "response.done")
         assert done["response"]["status"] == "failed"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from assistant.effects import (
+    Confirm,
     Effect,
     Generate,
     Notice,
@@ -45,7 +46,7 @@ from assistant.events import (
     TruncateItem,
     WordTime,
 )
-from assistant.items import Failure, Item
+from assistant.items import Failure, Item, Usage
 from assistant.session import Limits, Session
 from assistant.settings import Settings
 
@@ -123,13 +124,15 @@ class World:
         self.now = 0.0
         self.notices: list[tuple[float, Notice]] = []
         self.prompts: list[Generate] = []
+        self.spoken_chunks: list[int] = []
         self.loudspeaker = Loudspeaker()
         self.acknowledges = True
         self._speeches = speeches
         self._replies = itertools.cycle(replies)
         self._pace = pace or Pace()
         self._random = random.Random(seed)
-        self._broken = broken
+        self._broken = set(broken)
+        self._broken_once: set[str] = set()
         self._moments: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._stopped_generation = 0
@@ -146,6 +149,10 @@ class World:
         """Let something happen, or the session be fed an event, at a moment."""
         action = what if callable(what) else lambda: self.feed(what)
         heapq.heappush(self._moments, (moment_s, next(self._order), action))
+
+    def fail_once(self, stage: str) -> None:
+        """Let the next job of a stage fail."""
+        self._broken_once.add(stage)
 
     def run(self, until_s: float) -> None:
         """Let everything happen up to `until_s`."""
@@ -196,6 +203,8 @@ class World:
                 self._generate(effect)
             case Synthesise():
                 self._synthesise(effect)
+            case Confirm():
+                assert effect.generation > self._stopped_generation, "given up, then confirmed"
             case StopWork():
                 self._stopped_generation = effect.generation
             case _:
@@ -208,9 +217,12 @@ class World:
         text = " ".join(word for word in words if word)
         after_s = self._takes(self._pace.transcript_s)
         if self._fails("asr"):
-            self._later(after_s, TranscriptFailed(work.turn_id, FAILED))
+            self._later(after_s, TranscriptFailed(work.turn_id, work.attempt, FAILED))
         elif not self._fails("asr_hangs"):
-            self._later(after_s, TranscriptReady(work.turn_id, text, None if text else "no_speech"))
+            self._later(
+                after_s,
+                TranscriptReady(work.turn_id, work.attempt, text, None if text else "no_speech"),
+            )
 
     def _generate(self, work: Generate) -> None:
         moment_s = self._takes(self._pace.first_text_s)
@@ -224,9 +236,11 @@ class World:
             self._later(moment_s, TextGenerated(work.generation, text, 1), work.generation)
             moment_s += self._takes(self._pace.text_s)
         reason = "length" if limit < len(words) else "stop"
-        self._later(moment_s, TextFinished(work.generation, reason), work.generation)
+        usage = Usage(output_tokens=min(limit, len(words)))
+        self._later(moment_s, TextFinished(work.generation, reason, usage), work.generation)
 
     def _synthesise(self, work: Synthesise) -> None:
+        self.spoken_chunks.append(work.chunk)
         moment_s = self._takes(self._pace.encode_s)
         if self._fails("tts"):
             failed = ChunkFailed(work.generation, work.chunk, FAILED)
@@ -264,6 +278,9 @@ class World:
         return seconds * (1 + self._random.random() * self._pace.jitter)
 
     def _fails(self, stage: str) -> bool:
+        if stage in self._broken_once:
+            self._broken_once.remove(stage)
+            return True
         return stage in self._broken
 
     # -- the client ---------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import pytest
 
 from assistant.events import INPUT_RATE_HZ, AudioAnalysed
@@ -13,7 +15,10 @@ WINDOW_S = WINDOW / INPUT_RATE_HZ
 
 
 def hear(
-    hearing: Hearing, voiced: range, windows: int, arrival_s: dict[int, float] | None = None
+    hearing: Hearing,
+    voiced: Container[int],
+    windows: int,
+    arrival_s: dict[int, float] | None = None,
 ) -> tuple[list[tuple[str, int]], Utterance | None]:
     """Feed windows that arrive on time unless told otherwise; return the changes, the utterance."""
     changes, utterance, latest_s = [], None, 0.0
@@ -30,7 +35,7 @@ def hear(
 
 
 def new_hearing(silence_ms: int = 500) -> Hearing:
-    detection = TurnDetection(silence_ms=silence_ms, prefix_padding_ms=500)
+    detection = TurnDetection(silence_ms=silence_ms, prefix_padding_ms=500, pause_ms=None)
     return Hearing(detection, min_speech_ms=90, max_utterance_s=60)
 
 
@@ -74,7 +79,20 @@ def test_audio_that_stops_coming_has_a_deadline_only_in_an_utterance() -> None:
 
 
 def test_an_utterance_cannot_go_on_for_ever() -> None:
-    detection = TurnDetection(prefix_padding_ms=0)
+    detection = TurnDetection(prefix_padding_ms=0, pause_ms=None)
     changes, _ = hear(Hearing(detection, 90, max_utterance_s=2.0), range(0, 1_000), 80)
     assert changes[1][0] == "stopped"
     assert changes[1][1] == pytest.approx(2.0 / WINDOW_S, abs=1)
+
+
+def test_a_pause_is_told_once_and_so_is_its_end() -> None:
+    hearing = Hearing(TurnDetection(pause_ms=160), 90, max_utterance_s=60)
+    voiced = [*range(40, 60), *range(70, 80), *range(82, 90)]  # gaps of 320 ms and of 64 ms
+    changes, _ = hear(hearing, voiced, 120)
+    assert changes == [
+        ("started", 42),
+        ("paused", 64),  # five windows are 160 ms
+        ("resumed", 70),
+        ("paused", 94),
+        ("stopped", 105),
+    ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from assistant.items import Message, Role
-from assistant.language import Ending, EngineLanguageModel, Piece, PromptTooLong
+from assistant.language import Commitment, Ending, EngineLanguageModel, Piece, PromptTooLong
 from dspark import Priority, SamplingParams, Step
 
 
@@ -37,6 +37,7 @@ class FakeGeneration:
     finish_reason: str = "stop"
     cached_tokens: int = 2
     cancelled: bool = False
+    priority: Priority = Priority.SPECULATIVE
 
     async def __aiter__(self):  # type: ignore[no-untyped-def]  # as the engine's
         for letter in self.reply:
@@ -44,6 +45,9 @@ class FakeGeneration:
 
     def cancel(self) -> None:
         self.cancelled = True
+
+    def promote(self, priority: Priority) -> None:
+        self.priority = priority
 
 
 @dataclass
@@ -69,7 +73,7 @@ def ask(
     language: EngineLanguageModel, messages: Sequence[Message], limit: int | None = None
 ) -> list[Piece | Ending]:
     async def collect() -> list[Piece | Ending]:
-        return [piece async for piece in language.answer(messages, limit)]
+        return [piece async for piece in language.answer(messages, limit, Commitment())]
 
     return asyncio.run(collect())
 
@@ -113,9 +117,24 @@ def test_leaving_early_cancels_the_generation() -> None:
     generation = FakeGeneration("a long answer")
 
     async def leave() -> None:
-        answer = model(FakeEngine(generation)).answer(TALK, None)
+        answer = model(FakeEngine(generation)).answer(TALK, None, Commitment())
         await anext(answer)
         await answer.aclose()
 
     asyncio.run(leave())
     assert generation.cancelled
+
+
+def test_a_guess_gives_way_until_it_is_confirmed() -> None:
+    generation = FakeGeneration("hi")
+    commitment = Commitment(confirmed=False)
+
+    async def begin_and_confirm() -> None:
+        answer = model(FakeEngine(generation)).answer(TALK, None, commitment)
+        await anext(answer)
+        assert generation.priority is Priority.SPECULATIVE
+        commitment.confirm()
+        assert generation.priority is Priority.CONFIRMED
+        await answer.aclose()
+
+    asyncio.run(begin_and_confirm())

@@ -34,7 +34,18 @@ def turn(
     timeline: Timeline = TIMELINE,
     outcome: Literal["done", "interrupted", "failed", "discarded"] = "done",
 ) -> TurnFinished:
-    return TurnFinished(1, outcome, timeline, "resp", "words", "words", drafted=8, accepted=5)
+    return TurnFinished(
+        1,
+        outcome,
+        timeline,
+        "resp",
+        "words",
+        "words",
+        drafted=8,
+        accepted=5,
+        speculation="hit",
+        wasted_tokens=3,
+    )
 
 
 def test_a_turn_is_counted_with_its_latencies_and_its_speculation() -> None:
@@ -47,6 +58,8 @@ def test_a_turn_is_counted_with_its_latencies_and_its_speculation() -> None:
     assert value(metrics, 'assistant_client_ttfa_seconds_count{kind="spoken"}') == 0
     assert value(metrics, "assistant_drafted_tokens_total") == 8
     assert value(metrics, "assistant_accepted_tokens_total") == 5
+    assert value(metrics, 'assistant_speculated_turns_total{outcome="hit"}') == 1
+    assert value(metrics, "assistant_wasted_tokens_total") == 3
     assert value(metrics, "assistant_barge_ins_total") == 0
 
 

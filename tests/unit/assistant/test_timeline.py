@@ -49,6 +49,16 @@ def test_an_answer_that_cut_in_has_no_latency() -> None:
 def test_disorder_is_noticed() -> None:
     timeline = spoken()
     timeline.check_order()
-    timeline.transcript_s = 12.0
-    with pytest.raises(AssertionError, match="endpoint_s came after transcript_s"):
+    timeline.transcript_s = 12.9
+    with pytest.raises(AssertionError, match="transcript_s came after first_text_s"):
         timeline.check_order()
+    timeline = spoken()
+    timeline.endpoint_s = 13.05
+    with pytest.raises(AssertionError, match="endpoint_s came after first_sent_s"):
+        timeline.check_order()
+
+
+def test_work_may_be_done_before_the_endpoint() -> None:
+    timeline = spoken()
+    timeline.transcript_s, timeline.first_text_s, timeline.first_chunk_s = 12.2, 12.3, 12.35
+    timeline.check_order()
