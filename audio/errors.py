@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+_MOST_CHARACTERS = 200
+
+
+def brief(error: Exception) -> str:
+    """Return the first line of what a library says of its failure, for a message of ours."""
+    first, *_ = str(error).strip().splitlines() or [type(error).__name__]
+    return first if len(first) <= _MOST_CHARACTERS else f"{first[:_MOST_CHARACTERS]}…"
+
 
 class AudioError(Exception):
     """Any failure of this package; catch it to tell sound trouble from everything else."""

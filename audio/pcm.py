@@ -6,6 +6,7 @@ calls, and what comes out does not depend on how the input was cut into calls.
 
 from __future__ import annotations
 
+import codecs
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
@@ -24,6 +25,8 @@ LOWEST_RATE_HZ = 4_000
 HIGHEST_RATE_HZ = 192_000
 
 _FULL_SCALE = 32_768
+_TELLING_BYTES = 1024
+"""Of a file's beginning, enough to tell text from sound."""
 
 
 class Encoding(StrEnum):
@@ -208,11 +211,17 @@ def read_audio(path: Path) -> tuple[Samples, int]:
 
     Several channels are averaged. Raises `AudioFileError` when the file is missing or unreadable.
     """
+    beginning = b""
     try:
+        with path.open("rb") as file:  # libsndfile calls all that goes wrong here "System error"
+            beginning = file.read(_TELLING_BYTES)
         channels, rate_hz = soundfile.read(path, dtype="float32", always_2d=True)
-    except (OSError, soundfile.SoundFileError) as error:
+    except OSError as error:
+        raise AudioFileError(f"cannot read {path}: {_why_not(error)}") from error
+    except soundfile.SoundFileError as error:
         raise AudioFileError(
-            f"cannot read {path} as sound ({error}); give a WAV, FLAC, Ogg or MP3 file"
+            f"cannot read {path} as sound: {_what_instead(beginning) or _reason(error)}; "
+            "give a WAV, FLAC, Ogg or MP3 file"
         ) from error
     return channels.mean(axis=1, dtype=np.float32), int(rate_hz)
 
@@ -223,9 +232,45 @@ def write_wav(path: Path, samples: Samples, rate_hz: int) -> None:
     Raises `AudioFileError` when the file cannot be written.
     """
     try:
-        soundfile.write(path, to_pcm16(samples), rate_hz, subtype="PCM_16", format="WAV")
-    except (OSError, soundfile.SoundFileError) as error:
-        raise AudioFileError(f"cannot write {path} ({error}); choose another place") from error
+        with path.open("wb") as file:
+            soundfile.write(file, to_pcm16(samples), rate_hz, subtype="PCM_16", format="WAV")
+    except FileNotFoundError as error:
+        raise AudioFileError(
+            f"cannot write {path}: there is no folder {path.parent}; make it or name another"
+        ) from error
+    except OSError as error:
+        raise AudioFileError(f"cannot write {path}: {_why_not(error)}") from error
+    except soundfile.SoundFileError as error:
+        raise AudioFileError(
+            f"cannot write {path}: {_reason(error)}; choose another place"
+        ) from error
+
+
+def _why_not(error: OSError) -> str:
+    """What the system's refusal to open a file means, and what to do."""
+    match error:
+        case FileNotFoundError():
+            return "there is no such file; correct the name"
+        case IsADirectoryError():
+            return "it is a folder; name a sound file"
+        case PermissionError():
+            return "the permission is missing; grant it, or name another file"
+    return f"{error.strerror or error}; name another file"
+
+
+def _what_instead(beginning: bytes) -> str | None:
+    """What a file that is no sound is instead, if its beginning tells."""
+    if not beginning:
+        return "it is empty"
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(beginning)
+    except UnicodeDecodeError:
+        return None
+    return "it is text" if all(c.isprintable() or c.isspace() for c in text) else None
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "error_string", error)).rstrip(".")
 
 
 def resample(samples: Samples, from_hz: int, to_hz: int) -> Samples:

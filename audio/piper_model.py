@@ -9,6 +9,8 @@ found by structure, whatever the exporter called its tensors.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from audio.errors import VoiceModelError
+from audio.errors import DeviceUnavailableError, VoiceModelError, brief
 
 if TYPE_CHECKING:
     import onnx
@@ -24,9 +26,30 @@ if TYPE_CHECKING:
 ENCODER_INPUTS = ("input", "input_lengths", "scales")
 """Phoneme ids `[1, ids]`, their number `[1]`, and `[noise, length, duration noise]`."""
 
+MEND = "check it with `assistant models verify`, then install it again or name another voice"
+"""What a user can do about a voice's file that is not as it should be."""
+
+_FRAMING = {"_", "^", "$"}
+"""What every text is given besides its phonemes: blanks, a beginning and an end."""
 _NOISE_FRAMES = 1024
 _NOISE_CHANNELS = 256  # more than the latent of any voice
 _NOISE_SEED = 0
+
+
+@contextmanager
+def loading(path: Path) -> Iterator[None]:
+    """Let whatever fails here be the one error about this voice that says what to do.
+
+    Raises `VoiceModelError`; a missing device is no fault of the voice.
+    """
+    try:
+        yield
+    except (VoiceModelError, DeviceUnavailableError):
+        raise
+    except Exception as error:  # protobuf's, ONNX's and ONNX Runtime's own share no base class
+        raise VoiceModelError(
+            f"the voice {path} is damaged or of another kind ({brief(error)}); {MEND}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +75,17 @@ class PiperDescription:
                     f"({tree['phoneme_type']}); choose one that uses eSpeak's"
                 )
             inference = tree.get("inference", {})
+            sample_rate_hz = int(tree["audio"]["sample_rate"])
+            phoneme_ids = {
+                phoneme: tuple(int(number) for number in ids)
+                for phoneme, ids in tree["phoneme_id_map"].items()
+            }
+            if sample_rate_hz <= 0 or not phoneme_ids.keys() >= _FRAMING:
+                raise ValueError("no sample rate, or not all of the phonemes _, ^ and $")
             return PiperDescription(
-                sample_rate_hz=int(tree["audio"]["sample_rate"]),
+                sample_rate_hz=sample_rate_hz,
                 language=str(tree["espeak"]["voice"]),
-                phoneme_ids={p: tuple(ids) for p, ids in tree["phoneme_id_map"].items()},
+                phoneme_ids=phoneme_ids,
                 noise_scale=float(inference.get("noise_scale", 0.667)),
                 length_scale=float(inference.get("length_scale", 1.0)),
                 duration_noise_scale=float(inference.get("noise_w", 0.8)),
@@ -65,9 +95,10 @@ class PiperDescription:
                 f"the voice's description {path} cannot be read: {error.strerror}; "
                 "it comes with the voice, install the two together"
             ) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise VoiceModelError(
-                f"the voice's description {path} cannot be used ({error!r}); install it again"
+                f"the voice's description {path} cannot be used "
+                f"({type(error).__name__}: {brief(error)}); {MEND}"
             ) from error
 
 
@@ -91,17 +122,28 @@ def cut_voice(path: Path) -> PiperGraphs:
 
     Raises `VoiceModelError` if the file is missing or is not a Piper voice with one speaker.
     """
-    import onnx.utils  # takes as long to import as everything else together
-    from onnx import TensorProto, helper
+    with loading(path):
+        model = _read(path)
+        return _cut(path, model)
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    import onnx  # takes as long to import as everything else together
 
     try:
-        model = onnx.load(str(path))
+        return onnx.load(str(path))
     except OSError as error:
         raise VoiceModelError(
             f"the voice {path} cannot be read: {error.strerror}; install it or configure another"
         ) from error
-    except Exception as error:  # protobuf's own, which has no types
-        raise VoiceModelError(f"the voice {path} is damaged ({error}); install it again") from error
+
+
+def _cut(path: Path, model: onnx.ModelProto) -> PiperGraphs:
+    import onnx.utils
+    from onnx import TensorProto, helper
+
+    if not model.graph.node:
+        raise ValueError("it holds no graph")
     inputs = {tensor.name for tensor in model.graph.input}
     if inputs != set(ENCODER_INPUTS):
         raise VoiceModelError(

@@ -20,7 +20,7 @@ import faster_whisper
 import numpy as np
 from faster_whisper.tokenizer import Tokenizer
 
-from audio.errors import ModelFolderError, ModelLanguageError
+from audio.errors import ModelFolderError, ModelLanguageError, brief
 from audio.pcm import Samples
 from audio.plausibility import (
     HIGHEST_COMPRESSION_RATIO,
@@ -254,10 +254,11 @@ def load_whisper(
             compute_type=compute_type,
             cpu_threads=threads,
         )
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # the tokenizer's, the hub's and CTranslate2's share no base class
         raise ModelFolderError(
-            f"cannot load the Whisper model {source} on {device} as {compute_type} ({error}); "
-            "correct the device or the compute type, or install the model again"
+            f"cannot load the Whisper model {source} on {device} as {compute_type} "
+            f"({brief(error)}); correct the device or the compute type, or check the model with "
+            "`assistant models verify` and install it again"
         ) from error
     if language not in model.supported_languages:
         knows = "only English" if not model.model.is_multilingual else "other languages"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from audio.errors import ModelFolderError
+from audio.errors import ModelFolderError, brief
 from audio.pcm import Samples
 
 SAMPLE_RATE_HZ = 16_000
@@ -63,7 +63,8 @@ class SileroVad:
 def load_vad(threads: int = 1) -> SileroVad:
     """Load the Silero network that faster-whisper ships; later calls return the same one.
 
-    Raises `ModelFolderError` when the installed faster-whisper does not contain it.
+    Raises `ModelFolderError` when the installed faster-whisper does not contain it, or contains
+    one that does not run.
     """
     package = find_spec("faster_whisper")
     path = Path(package.origin if package and package.origin else "").parent / _NETWORK
@@ -76,7 +77,19 @@ def load_vad(threads: int = 1) -> SileroVad:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return SileroVad(onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"]))
+    try:
+        # The fallback from a failed CPU session is the same session again, announced on stdout.
+        session = onnxruntime.InferenceSession(
+            path, options, ["CPUExecutionProvider"], enable_fallback=0
+        )
+        vad = SileroVad(session)
+        vad.stream().feed(np.zeros(VAD_WINDOW, np.float32))
+    except Exception as error:  # ONNX Runtime's own exceptions share no base class
+        raise ModelFolderError(
+            f"the speech detector {path} is damaged ({brief(error)}); "
+            "install faster-whisper again (pip install --force-reinstall faster-whisper)"
+        ) from error
+    return vad
 
 
 class VadStream:

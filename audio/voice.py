@@ -22,7 +22,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from audio.errors import DeviceUnavailableError, SpeechSynthesisFailed
-from audio.piper_model import PiperDescription, cut_voice
+from audio.piper_model import PiperDescription, cut_voice, loading
 from audio.spelling import spelled_out
 from audio.word_times import assign_phonemes
 
@@ -91,6 +91,7 @@ _FADE_MS = 3.0
 
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0eff"
 _WRITTEN_WORD = re.compile(rf"[{_UNSPACED}]|[^\s—{_UNSPACED}]+")
+_TRIAL = "a"
 _WARM_UP = "This sentence is as long as most of those that will be said, so nothing waits later."
 
 
@@ -278,17 +279,20 @@ def load_piper(
     """Load `model.onnx`, described by `model.onnx.json` beside it.
 
     `gain` multiplies every sample, the same for all texts; a Piper voice by itself peaks at about
-    half of full scale.  Raises `VoiceModelError` if the voice is missing or cannot be cut, and
-    `DeviceUnavailableError` if `device` is "cuda" and there is none.
+    half of full scale.  Raises `VoiceModelError` if the voice is missing, damaged, cannot be cut
+    or cannot speak, and `DeviceUnavailableError` if `device` is "cuda" and there is none.
     """
     description = PiperDescription.read(model)
     graphs = cut_voice(model)
-    return Piper(
-        description,
-        _session(graphs.encoder, device, threads),
-        _session(graphs.decoder, device, threads),
-        gain,
-    )
+    with loading(model):
+        piper = Piper(
+            description,
+            _session(graphs.encoder, device, threads),
+            _session(graphs.decoder, device, threads),
+            gain,
+        )
+        piper.speak(_TRIAL)  # some damage, and an unknown language, show in use only
+    return piper
 
 
 def _session(
@@ -303,7 +307,10 @@ def _session(
         _expect_cuda(onnxruntime.get_available_providers())
         # Otherwise the fastest convolution would be searched for at every new length of text.
         providers.insert(0, ("CUDAExecutionProvider", {"cudnn_conv_algo_search": "HEURISTIC"}))
-    session = onnxruntime.InferenceSession(graph, options, providers=providers)
+    # The fallback from a failed CPU session is the same session again, announced on stdout.
+    session = onnxruntime.InferenceSession(
+        graph, options, providers=providers, enable_fallback=int(device == "cuda")
+    )
     if device == "cuda":  # available, and yet it may have failed to start
         _expect_cuda(session.get_providers())
     return session

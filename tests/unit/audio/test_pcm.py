@@ -225,11 +225,38 @@ def test_channels_are_averaged(tmp_path: Path) -> None:
     assert read == pytest.approx([0.375, 0.0], abs=1 / 32_768)
 
 
-def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "song.wav").write_text("not sound")
-    with pytest.raises(AudioFileError, match=r"song\.wav"):
-        read_audio(tmp_path / "song.wav")
-    with pytest.raises(AudioFileError, match=r"missing\.wav"):
-        read_audio(tmp_path / "missing.wav")
-    with pytest.raises(AudioFileError, match="nowhere"):
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        pytest.param("lost.wav", None, "there is no such file", id="missing"),
+        pytest.param("", None, "it is a folder", id="folder"),
+        pytest.param("empty.wav", b"", "it is empty", id="empty"),
+        pytest.param("letter.wav", "Dear Sir, naïve\n".encode() * 100, "it is text", id="text"),
+        pytest.param("noise.wav", bytes(range(256)), "not recognised", id="another kind"),
+    ],
+)
+def test_a_file_that_is_no_sound_is_named_and_called_what_it_is(
+    tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(AudioFileError, match=said) as refused:
+        read_audio(path)
+    assert str(refused.value).count(str(path)) == 1
+    assert "System error" not in str(refused.value)
+
+
+def test_text_is_text_wherever_its_beginning_ends(tmp_path: Path) -> None:
+    for shift in range(4):  # one of them cuts a character of four bytes at each place
+        path = tmp_path / "smile.flac"
+        path.write_text("x" * shift + "🙂" * 1_000, encoding="utf-8")
+        with pytest.raises(AudioFileError, match="it is text"):
+            read_audio(path)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(AudioFileError, match=r"no folder .*nowhere"):
         write_wav(tmp_path / "nowhere" / "a.wav", tone(16_000, 0.1), 16_000)
+    with pytest.raises(AudioFileError, match="it is a folder"):
+        write_wav(tmp_path, tone(16_000, 0.1), 16_000)

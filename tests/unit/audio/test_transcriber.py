@@ -6,6 +6,7 @@ The network is scripted: each test says what it would write on a window of a giv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -231,3 +232,17 @@ def test_a_missing_or_incomplete_folder_says_what_to_do(tmp_path: Any) -> None:
     (tmp_path / "model.bin").touch()
     with pytest.raises(ModelFolderError, match=r"config\.json is missing"):
         load_whisper(str(tmp_path))
+
+
+@pytest.mark.parametrize("damaged", ["model.bin", "config.json", "tokenizer.json"])
+@pytest.mark.parametrize("content", [b"", b"\xff\x00 no model"], ids=["empty", "noise"])
+def test_a_damaged_file_says_what_to_do(
+    whisper_folder: Path, tmp_path: Path, damaged: str, content: bytes
+) -> None:
+    for file in whisper_folder.iterdir():
+        if file.name == damaged:
+            (tmp_path / file.name).write_bytes(content)
+        else:
+            (tmp_path / file.name).symlink_to(file)
+    with pytest.raises(ModelFolderError, match="`assistant models verify`"):
+        load_whisper(tmp_path)

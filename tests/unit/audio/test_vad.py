@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from faster_whisper.vad import get_vad_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from audio import vad
+from audio.errors import ModelFolderError
 from audio.pcm import Samples, read_audio, resample
 from audio.vad import SAMPLE_RATE_HZ, VAD_WINDOW, SpeechGate, load_vad
 
@@ -156,3 +159,21 @@ def test_the_extent_of_speech_is_made_of_voiced_frames(probabilities: list[float
         assert probabilities[gate.start_sample // VAD_WINDOW] >= 0.5
         assert probabilities[gate.last_voiced_sample // VAD_WINDOW - 1] >= 0.35
         assert gate.start_sample < gate.last_voiced_sample
+
+
+UNCACHED_THREADS = 3
+"""As no other test loads it: what is loaded once is kept."""
+
+
+@pytest.mark.parametrize("content", [b"", b"no network", None], ids=["empty", "text", "damaged"])
+def test_a_damaged_network_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    package = find_spec("faster_whisper")
+    assert package is not None and package.origin is not None
+    whole = (Path(package.origin).parent / vad._NETWORK).read_bytes()
+    damaged = tmp_path / "silero.onnx"
+    damaged.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    monkeypatch.setattr(vad, "_NETWORK", damaged)  # absolute, so it stands for itself
+    with pytest.raises(ModelFolderError, match=r"silero\.onnx.*faster-whisper again"):
+        load_vad(UNCACHED_THREADS)

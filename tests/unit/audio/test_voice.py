@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
@@ -317,12 +317,75 @@ def test_a_missing_model_beside_its_description_says_what_to_do(toy: Path) -> No
         load_piper(copy)
 
 
-def test_a_damaged_voice_says_what_to_do(toy: Path) -> None:
-    damaged = toy.with_name("damaged.onnx")
-    damaged.write_bytes(toy.read_bytes()[:1000])
-    Path(f"{damaged}.json").write_text(json.dumps(toy_description()), encoding="utf-8")
-    with pytest.raises(VoiceModelError, match="install it again"):
-        load_piper(damaged)
+DAMAGED_BYTES = 4
+WHAT_TO_DO = "`assistant models verify`.*another voice"
+
+
+def damaged_copy(toy: Path, content: bytes) -> Path:
+    copy = toy.with_name("damaged.onnx")
+    copy.write_bytes(content)
+    Path(f"{copy}.json").write_text(json.dumps(toy_description()), encoding="utf-8")
+    return copy
+
+
+@pytest.mark.parametrize("kept", [0, 1, 1000, -1])
+def test_a_voice_that_breaks_off_says_what_to_do(toy: Path, kept: int) -> None:
+    with pytest.raises(VoiceModelError, match=rf"damaged\.onnx.*{WHAT_TO_DO}"):
+        load_piper(damaged_copy(toy, toy.read_bytes()[:kept]))
+
+
+@given(place=st.floats(0, 1), damage=st.binary(min_size=DAMAGED_BYTES, max_size=DAMAGED_BYTES))
+@example(place=0.0, damage=b"\xff" * DAMAGED_BYTES)  # no protobuf
+@example(place=0.03, damage=b"\xff" * DAMAGED_BYTES)  # a name that is no text
+def test_a_few_damaged_bytes_are_that_error_or_go_unnoticed(
+    toy: Path, place: float, damage: bytes
+) -> None:
+    whole = toy.read_bytes()
+    graph_bytes = len(whole) - sum(
+        len(t.raw_data) for t in onnx.load_from_string(whole).graph.initializer
+    )
+    at = int(place * graph_bytes)  # the weights come last, and any bytes are weights
+    try:
+        load_piper(damaged_copy(toy, whole[:at] + damage + whole[at + DAMAGED_BYTES :]))
+    except VoiceModelError as error:
+        assert "damaged.onnx" in str(error)
+        assert "\n" not in str(error)
+
+
+def with_another_operator(model: onnx.ModelProto) -> None:
+    model.graph.node[0].op_type = "Gahter"
+
+
+def with_a_lost_weight(model: onnx.ModelProto) -> None:
+    model.graph.initializer.remove(next(t for t in model.graph.initializer if t.name == "context"))
+
+
+def with_a_short_embedding(model: onnx.ModelProto) -> None:
+    """One that has no row for most phonemes, which shows when it is asked for one."""
+    table = next(t for t in model.graph.initializer if t.name == "embedding")
+    table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table)[:2], "embedding"))
+
+
+@pytest.mark.parametrize(
+    "change", [with_another_operator, with_a_lost_weight, with_a_short_embedding]
+)
+def test_a_graph_that_does_not_run_says_what_to_do(tmp_path: Path, change: Change) -> None:
+    model = toy_model()
+    change(model)
+    with pytest.raises(VoiceModelError, match=rf"toy\.onnx.*{WHAT_TO_DO}"):
+        load_piper(install(tmp_path, model, toy_description()))
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "[" * 100_000, "\xff"],
+    ids=["empty", "broken", "list", "deep", "0xff"],
+)
+def test_a_description_that_is_no_json_object_is_named(toy: Path, content: str) -> None:
+    copy = damaged_copy(toy, toy.read_bytes())
+    Path(f"{copy}.json").write_text(content, encoding="latin-1")
+    with pytest.raises(VoiceModelError, match=rf"damaged\.onnx\.json.*{WHAT_TO_DO}"):
+        load_piper(copy)
 
 
 @pytest.mark.parametrize(
@@ -331,6 +394,9 @@ def test_a_damaged_voice_says_what_to_do(toy: Path) -> None:
         pytest.param(lambda d: d.pop("audio"), id="incomplete"),
         pytest.param(lambda d: d.update(phoneme_type="text"), id="other phonemes"),
         pytest.param(lambda d: d.update(phoneme_id_map=[]), id="damaged"),
+        pytest.param(lambda d: d.update(phoneme_id_map={"a": [1]}), id="no framing"),
+        pytest.param(lambda d: d.update(phoneme_id_map={"_^$": "x"}), id="no numbers"),
+        pytest.param(lambda d: d.update(audio={"sample_rate": 0}), id="no rate"),
     ],
 )
 def test_a_description_that_cannot_be_used_is_named(
@@ -339,6 +405,12 @@ def test_a_description_that_cannot_be_used_is_named(
     description = toy_description()
     change(description)
     with pytest.raises(VoiceModelError, match=r"toy\.onnx\.json"):
+        load_piper(install(tmp_path, toy_model(), description))
+
+
+def test_a_language_that_espeak_does_not_know_is_found_at_once(tmp_path: Path) -> None:
+    description = toy_description() | {"espeak": {"voice": "no-such-language"}}
+    with pytest.raises(VoiceModelError, match="another voice"):
         load_piper(install(tmp_path, toy_model(), description))
 
 
