@@ -22,8 +22,9 @@ from dspark.metrics import Counters
 from dspark.scheduler import Scheduler
 from dspark.sequence import Sequence as Request
 from dspark.soundness import sound_part
+from dspark.steps import Steps
 from dspark.target import Span, Target
-from dspark.verification import verify
+from dspark.verification import Verdict, verify
 
 logger = logging.getLogger(__name__)
 
@@ -73,22 +74,21 @@ class Cycle:
     def __init__(
         self,
         target: Target,
-        drafter: Drafter | None,
+        steps: Steps,
         scheduler: Scheduler,
         *,
-        slots: int,
         context_tokens: int,
         counters: Counters,
     ) -> None:
         self._target = target
+        self._steps = steps
         self._counters = counters
         self._drafter_ms = 0.0  # in the present step
-        self._drafter = drafter
+        self._drafter = steps.drafter
         self._scheduler = scheduler
         self._context_tokens = context_tokens
-        self._cache = target.new_cache(slots, context_tokens)
-        self._drafter_cache = drafter.new_cache(slots, context_tokens) if drafter else None
-        self.caches: list[KvCache] = [self._cache]
+        self._drafter_cache = steps.drafter_cache
+        self.caches: list[KvCache] = [steps.cache]
         if self._drafter_cache is not None:
             self.caches.append(self._drafter_cache)
 
@@ -101,8 +101,12 @@ class Cycle:
         spans = [part.span() for part in parts]
         computing = time.perf_counter()
         try:
-            taps = self._drafter.taps if self._drafter is not None else ()
-            forward = self._target.forward(spans, self._cache, taps)
+            forward = self._steps.forward(spans)
+            verdicts = self._steps.judge(
+                forward.logits,
+                [part.draft for part in parts],
+                [part.sequence.sampler for part in parts],
+            )
         except Exception as error:
             if len(parts) == 1:
                 self._fail(parts[0], error)
@@ -115,7 +119,10 @@ class Cycle:
         for index, (part, span) in enumerate(zip(parts, spans, strict=True)):
             features = None if forward.features is None else forward.features[index]
             try:
-                self._postprocess(part, span, forward.logits[index], features)
+                verdict = verdicts[index]
+                if verdict is None and span.logits > 0:
+                    verdict = verify(forward.logits[index], part.draft, part.sequence.sampler)
+                self._postprocess(part, span, verdict, features)
             except Exception as error:
                 self._fail(part, error)
         self._record(parts)
@@ -169,7 +176,11 @@ class Cycle:
         if len(drafts) != len(anchors):
             raise ValueError(f"{len(drafts)} drafts for {len(anchors)} anchors")
         sound = [
-            sound_part(draft, self._target.vocab_size, sampled=not anchor.sampler.params.greedy)
+            sound_part(
+                draft,
+                self._target.vocab_size,
+                sampled=not (self._steps.vouches_for_drafts or anchor.sampler.params.greedy),
+            )
             for draft, anchor in zip(drafts, anchors, strict=True)
         ]
         if any(part is not draft for part, draft in zip(sound, drafts, strict=True)):
@@ -218,9 +229,8 @@ class Cycle:
         return min(left_in_context, left_in_answer) - 1
 
     def _postprocess(
-        self, part: _Part, span: Span, logits: Tensor, features: Tensor | None
+        self, part: _Part, span: Span, verdict: Verdict | None, features: Tensor | None
     ) -> None:
-        verdict = verify(logits, part.draft, part.sequence.sampler) if len(logits) else None
         standing = part.share.tokens + (verdict.accepted if verdict else 0)
         if self._drafter is not None and features is not None:
             self._show(self._drafter, span, features[:standing])

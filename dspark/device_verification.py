@@ -154,7 +154,7 @@ class BatchVerification:
             accepted = _prefix((best[:, :-1] == tokens[:, :, 0]) & considered)
             verdicts[:, _ACCEPTED] = accepted
             verdicts[:, _TOKEN] = best.gather(1, accepted[:, None])[:, 0]
-            verdicts[:, _UNDECIDED] = 0
+            verdicts[:, _UNDECIDED].zero_()
             return
         flat = settings[:, None].expand(-1, length, -1).reshape(rows * length, SETTINGS)
         flat_targets, flat_cut = distributions(logits.flatten(0, 1), flat, kind)

@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import torch
 
@@ -25,7 +25,9 @@ from dspark.metrics import Counters, EngineMetrics
 from dspark.sampling import SamplingParams
 from dspark.scheduler import LEAST_SURVIVAL, WEIGHING_COSTS, Scheduler
 from dspark.sequence import Sequence as Request
+from dspark.static_cost import static_cost
 from dspark.step_cost import StepCostTable, profiled_cost
+from dspark.steps import StaticSteps, steps_for
 from dspark.stop_strings import StopStrings
 from dspark.target import Target
 
@@ -51,6 +53,9 @@ class Engine:
         max_queue: how many requests may wait for a slot.
         prefill_tokens: how many prompt tokens a step takes at most. More makes long prompts
             faster and the other requests' tokens later.
+        static_steps: whether steps are padded to a few shapes, which a GPU then replays (see
+            `dspark.steps`); if not said, on a GPU only. Opening the engine on one then takes some
+            seconds more, and requests that come meanwhile wait.
 
     Raises:
         InvalidRequest: there is no such schedule, or a number is out of its range.
@@ -67,6 +72,7 @@ class Engine:
         context_tokens: int = 2048,
         max_queue: int = 64,
         prefill_tokens: int = 64,
+        static_steps: bool | None = None,
     ) -> None:
         for name, value in (
             ("slots", slots),
@@ -79,11 +85,18 @@ class Engine:
         self.target = target
         self.context_tokens = min(context_tokens, target.context_tokens)
         self._counters = Counters()
-        self._cycle = Cycle(
+        self._steps = steps_for(
             target,
             None if schedule == "off" else drafter,
-            _scheduler(schedule, confidence_threshold, target, drafter),
             slots=slots,
+            context_tokens=self.context_tokens,
+            static=static_steps,
+        )
+        cost = static_cost if isinstance(self._steps, StaticSteps) else profiled_cost
+        self._cycle = Cycle(
+            target,
+            self._steps,
+            _scheduler(schedule, confidence_threshold, target, drafter, cost),
             context_tokens=self.context_tokens,
             counters=self._counters,
         )
@@ -256,6 +269,7 @@ class Engine:
     def _serve(self) -> None:
         torch.set_num_threads(self.target.threads)
         with torch.inference_mode():
+            self._steps.prepare()
             while self._collect():
                 plan = self._admission.plan()
                 if plan:
@@ -279,11 +293,13 @@ def _scheduler(
     confidence_threshold: float,
     target: Target,
     drafter: Drafter | None,
+    measured_cost: Callable[[Target, Drafter], StepCostTable],
 ) -> Scheduler:
     if isinstance(schedule, Scheduler):
         return schedule
     name = schedule or "full"
+    cost = StepCostTable((1.0,))
     # Without a drafter there is nothing to weigh; the name is checked all the same.
-    weighs_costs = name in WEIGHING_COSTS and drafter is not None
-    cost = profiled_cost(target, drafter) if weighs_costs else StepCostTable((1.0,))
+    if name in WEIGHING_COSTS and drafter is not None:
+        cost = measured_cost(target, drafter)
     return Scheduler.named(name, cost, confidence_threshold)

@@ -37,7 +37,7 @@ class Graphs:
     @classmethod
     def on(cls, device: torch.device) -> Graphs:
         """CUDA graphs on a CUDA device, plain calls elsewhere."""
-        return cls(CudaCapture() if device.type == "cuda" else None)
+        return cls(CudaCapture(device) if device.type == "cuda" else None)
 
     @property
     def capturing(self) -> bool:
@@ -76,22 +76,25 @@ class CudaCapture:
     tensors outside the pool.
     """
 
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-        self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no type for it
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        with torch.cuda.device(device):
+            self._pool = torch.cuda.graph_pool_handle()
+            self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no type
 
     def __call__(self, step: StaticStep) -> StaticStep:
         """Run the step, then record it; raises RuntimeError if it cannot be recorded."""
-        main = torch.cuda.current_stream()
-        # The first runs load kernels and allocate workspaces, which a recording may not; and on a
-        # side stream, so that nothing of them becomes part of it.
-        self._side.wait_stream(main)
-        with torch.cuda.stream(self._side):
-            for _ in range(2):
+        with torch.cuda.device(self._device):
+            main = torch.cuda.current_stream()
+            # The first runs load kernels and allocate workspaces, which a recording may not; and
+            # on a side stream, so that nothing of them becomes part of it.
+            self._side.wait_stream(main)
+            with torch.cuda.stream(self._side):
+                for _ in range(2):
+                    step()
+            main.wait_stream(self._side)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may use the GPU meanwhile (for speech, say): theirs does not count.
+            with torch.cuda.graph(graph, self._pool, self._side, capture_error_mode="thread_local"):
                 step()
-        main.wait_stream(self._side)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads may use the GPU meanwhile (for speech, say): only this one's mistakes count.
-        with torch.cuda.graph(graph, self._pool, self._side, capture_error_mode="thread_local"):
-            step()
         return graph.replay

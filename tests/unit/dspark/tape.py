@@ -40,7 +40,8 @@ class _Recording(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func._schema.name.removeprefix("aten::")
         if name in _WAITS:
-            raise RuntimeError(f"{name} waits for the device")
+            # No RuntimeError, which would be taken for a reason to go on unrecorded.
+            raise AssertionError(f"{name} waits for the device")
         results = func(*args, **kwargs)
         given = {each.untyped_storage().data_ptr() for each in _tensors([*args, *kwargs.values()])}
         made = [
