@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from assistant.answer import Answer
 from assistant.context import Context, Outcome
 from assistant.effects import (
-    Confirm,
     Generate,
     ItemTruncated,
     PlaybackCleared,
@@ -32,29 +31,11 @@ from assistant.events import (
 )
 from assistant.items import Failure, Item, ItemStatus, Message, Response, ResponseStatus, Role
 from assistant.playback import Playback
-from assistant.settings import Settings
+from assistant.speculation import Basis, Speculation
 from assistant.turn import Turn, TurnState
 
 KEPT_ANSWERS = 32
 """Answers whose word times are kept, so that a late truncation still cuts exactly."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Basis:
-    """All that an answer depends on; two equal ones may have the same answer."""
-
-    messages: tuple[Message, ...]
-    wanted: CreateResponse
-    settings: Settings
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """An answer begun before it was certain that the user had finished; nothing of it has left."""
-
-    turn: Turn
-    answer: Answer
-    basis: _Basis
 
 
 class Answering:
@@ -68,7 +49,7 @@ class Answering:
         self._context = context
         self.turn: Turn | None = None
         self.answer: Answer | None = None
-        self._prepared: _Prepared | None = None
+        self._speculation = Speculation(context)
         self._answers: dict[str, Answer] = {}
         self._generation = 0
 
@@ -94,24 +75,16 @@ class Answering:
     def prepare(self, turn: Turn, said: str) -> None:
         """Begin the answer that `turn` gets by itself if `said` was all; nothing of it leaves."""
         assert not self.active
-        self.give_up_prepared()
+        self._speculation.give_up()
         wanted = CreateResponse()
         basis = self._basis(wanted, said)
-        self._prepared = _Prepared(turn, self._new_answer(wanted), basis)
-        self._generate(self._prepared.answer, basis, speculative=True)
+        answer = self._new_answer(wanted)
+        self._speculation.hold(turn, answer, basis)
+        self._generate(answer, basis, speculative=True)
 
     def give_up_prepared(self) -> None:
-        """Drop the prepared answer, if there is one: it does not fit what happened since."""
-        prepared, self._prepared = self._prepared, None
-        if prepared is None:
-            return
-        self._context.emit(StopWork(prepared.answer.generation))
-        self._answers.pop(prepared.answer.response.item_id, None)
-        turn = prepared.turn
-        turn.speculation = "miss"
-        turn.wasted_tokens += prepared.answer.response.usage.output_tokens
-        timeline = turn.timeline
-        timeline.first_text_s = timeline.first_chunk_s = timeline.first_audio_s = None
+        """Drop the prepared answer, if there is one."""
+        self._speculation.give_up()
 
     def begin(
         self,
@@ -129,14 +102,8 @@ class Answering:
         self._let_tail_play_out()
         context = self._context
         basis = self._basis(wanted)
-        prepared = self._prepared
-        fits = prepared is not None and failure is None and prepared.basis == basis
-        if prepared is not None and fits and prepared.turn is turn:
-            answer, self._prepared = prepared.answer, None
-        else:
-            prepared = None
-            self.give_up_prepared()
-            answer = self._new_answer(wanted)
+        prepared = self._speculation.take(turn, basis)
+        answer = prepared or self._new_answer(wanted)
         response = answer.response
         self.turn, self.answer = turn, answer
         if turn.timeline.endpoint_s is None:
@@ -146,10 +113,9 @@ class Answering:
         context.history.add(
             Item(response.item_id, Role.ASSISTANT, "", answer.spoken, ItemStatus.IN_PROGRESS, "")
         )
+        self._remember(answer)
         context.emit(ResponseStarted(response, previous))
         if prepared is not None:
-            turn.speculation = "hit"
-            context.emit(Confirm(answer.generation))
             self._tell_text(answer, answer.text)
         elif failure is not None:
             self._say(turn, answer, answer.fail(failure, context.limits.apology))
@@ -246,8 +212,8 @@ class Answering:
 
     def advance(self) -> None:
         """Send, speak and finish whatever has become possible or due."""
-        if self._prepared is not None:
-            self._speak_next(self._prepared.turn, self._prepared.answer, speculative=True)
+        if (prepared := self._speculation.prepared) is not None:
+            self._speak_next(*prepared, speculative=True)
         answer, turn, now = self.answer, self.turn, self._context.now
         if answer is None or turn is None:
             return
@@ -266,9 +232,9 @@ class Answering:
         if self.answer is not None and self.answer.generation == generation:
             assert self.turn is not None
             return self.turn, self.answer
-        prepared = self._prepared
-        if prepared is not None and prepared.answer.generation == generation:
-            return prepared.turn, prepared.answer
+        prepared = self._speculation.prepared
+        if prepared is not None and prepared[1].generation == generation:
+            return prepared
         return None
 
     def _made_for(self, generation: int) -> tuple[Turn, Answer]:
@@ -276,17 +242,17 @@ class Answering:
         assert found is not None, "results of given-up work are dropped before"
         return found
 
-    def _basis(self, wanted: CreateResponse, then: str | None = None) -> _Basis:
+    def _basis(self, wanted: CreateResponse, then: str | None = None) -> Basis:
         settings = self._context.settings
         instructions = wanted.instructions
         if instructions is None:
             instructions = settings.instructions
-        return _Basis(self._context.history.messages(instructions, then), wanted, settings)
+        return Basis(self._context.history.messages(instructions, then), wanted, settings)
 
     def _generate(
         self,
         answer: Answer,
-        basis: _Basis,
+        basis: Basis,
         *,
         hint: Message | None = None,
         speculative: bool = False,
@@ -310,11 +276,14 @@ class Answering:
             rate_hz, settings.playback_lead_ms, acknowledged=settings.playback_acknowledged
         )
         answer = Answer(response, self._generation, playback, settings.speed, rate_hz=rate_hz)
+        return answer
+
+    def _remember(self, answer: Answer) -> None:
+        """Keep the word times of an answer that will be heard."""
         if answer.spoken:
-            self._answers[response.item_id] = answer
+            self._answers[answer.response.item_id] = answer
             if len(self._answers) > KEPT_ANSWERS:
                 del self._answers[next(iter(self._answers))]
-        return answer
 
     def _say(self, turn: Turn, answer: Answer, delta: str) -> None:
         if not delta:
