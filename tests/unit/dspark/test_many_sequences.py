@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
 from dspark import (
     DSparkDrafter,
@@ -24,6 +22,7 @@ from dspark import (
 )
 from dspark.kv_cache import TILE
 from tests.unit.dspark.conftest import WatchedTarget
+from tests.unit.dspark.memory import tensor_bytes
 
 SEQUENCES = 64
 CONTEXT = 128
@@ -138,18 +137,6 @@ def test_each_of_sixty_four_gets_what_it_gets_alone(
     assert {"length", "cancelled"} <= reasons
 
 
-def tensor_bytes() -> int:
-    """How much memory all tensors of the process hold, each storage once."""
-    gc.collect()
-    storages = {
-        storage.data_ptr(): storage.nbytes()
-        for each in gc.get_objects()
-        if type(each) is torch.Tensor and each.layout is torch.strided
-        for storage in [each.untyped_storage()]
-    }
-    return sum(storages.values())
-
-
 def test_keys_and_values_take_what_they_took_at_the_start(
     engine_parts: tuple[Target, DSparkDrafter | None],
 ) -> None:
@@ -191,7 +178,8 @@ def test_a_cancelled_sequences_slot_is_free_after_one_step(open_engine: OpenEngi
     target.wait_held()
     # The 9 is reused from another sequence.
     (joined,) = [span for span in target.forwards[-1] if list(span.tokens) == [8, 7]]
-    assert joined.slot == next(s.slot for s in target.forwards[0] if list(s.tokens) == [7, 7])
+    spans = (span for forward in target.forwards for span in forward)
+    assert joined.slot == next(span.slot for span in spans if list(span.tokens) == [7, 7])
     assert len(target.forwards[-1]) == SEQUENCES
     target.let_go()
     assert sum(len(step.committed) for step in newcomer) == 1
