@@ -275,8 +275,7 @@ class Answering:
         playback = Playback(
             rate_hz, settings.playback_lead_ms, acknowledged=settings.playback_acknowledged
         )
-        answer = Answer(response, self._generation, playback, settings.speed, rate_hz=rate_hz)
-        return answer
+        return Answer(response, self._generation, playback, settings.speed, rate_hz=rate_hz)
 
     def _remember(self, answer: Answer) -> None:
         """Keep the word times of an answer that will be heard."""
