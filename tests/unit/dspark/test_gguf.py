@@ -15,7 +15,14 @@ import torch
 from gguf.quants import quantize
 from tokenizers import decoders, models, pre_tokenizers
 
-from dspark import CheckpointError, Target, UnsupportedArchitecture, gguf_conversion, load_target
+from dspark import (
+    CheckpointError,
+    Target,
+    UnsupportedArchitecture,
+    gguf_cache,
+    gguf_conversion,
+    load_target,
+)
 from dspark.target import Span
 
 transformers = pytest.importorskip("transformers")
@@ -228,17 +235,61 @@ def test_a_file_is_converted_once(llama: Path, monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(logits(first, [5, 6, 7]), logits(second, [5, 6, 7]))
 
 
-def test_a_changed_file_is_converted_again(llama: Path) -> None:
+def test_a_file_that_was_moved_renamed_or_touched_is_not_converted_again(
+    llama: Path, cache: Path
+) -> None:
     before = load_target(llama).folder
-    os.utime(llama, ns=(0, 0))
+    (llama.parent / "elsewhere").mkdir()
+    moved = llama.rename(llama.parent / "elsewhere" / "renamed.gguf")
+    os.utime(moved, ns=(0, 0))
+    assert load_target(moved).folder == before
+    assert list(cache.iterdir()) == [before]
+
+
+def test_a_file_that_did_not_change_is_not_read_again(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = load_target(llama).folder
+    monkeypatch.delattr(gguf_cache, "_sha256")
+    assert load_target(llama).folder == before
+
+
+def test_a_changed_file_is_converted_again_and_takes_the_place_of_what_it_was(
+    llama: Path, cache: Path
+) -> None:
+    before = load_target(llama).folder
+    write_gguf(llama, "llama", reference("Llama", initializer_range=0.1).state_dict())
+    after = load_target(llama).folder
+    assert after != before
+    assert list(cache.iterdir()) == [after]
+
+
+def test_what_another_file_still_is_stays_when_one_changes(llama: Path, cache: Path) -> None:
+    copy = llama.parent / "copy.gguf"
+    copy.write_bytes(llama.read_bytes())
+    before = load_target(llama).folder
+    assert load_target(copy).folder == before
+    write_gguf(llama, "llama", reference("Llama", initializer_range=0.1).state_dict())
+    assert load_target(llama).folder != before
+    assert load_target(copy).folder == before
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_byte_repaired_in_the_middle_is_another_model(llama: Path) -> None:
+    whole = llama.read_bytes()
+    middle = len(whole) // 2
+    broken = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    llama.write_bytes(broken)
+    before = load_target(llama).folder
+    llama.write_bytes(whole)
     assert load_target(llama).folder != before
 
 
 def test_a_big_model_is_written_in_several_files(
-    llama: Path, monkeypatch: pytest.MonkeyPatch
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = logits(load_target(llama), [5, 6, 7])
-    os.utime(llama, ns=(0, 0))
+    monkeypatch.setenv("DSPARK_CACHE", str(tmp_path / "another cache"))
     monkeypatch.setattr(gguf_conversion, "_SHARD_BYTES", 30_000)
     sharded = load_target(llama)
     assert len(list(sharded.folder.glob("*.safetensors"))) > 1
