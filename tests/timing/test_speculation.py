@@ -85,6 +85,12 @@ def test_a_word_added_after_the_pause_gets_an_answer_of_its_own() -> None:
     assert miss.of(PlaybackCleared) == []
 
 
+def test_work_on_a_wrong_guess_ends_with_the_first_sound_of_more() -> None:
+    miss = world(HELLO, ADDED)
+    miss.run(until_s=10)
+    assert miss.stops_s == [pytest.approx(ADDED.start_s, abs=WINDOW_S)]
+
+
 def test_a_miss_costs_nothing_over_not_having_guessed() -> None:
     missed, plain = world(HELLO, ADDED), world(HELLO, ADDED, pause_ms=None)
     for each in (missed, plain):
@@ -136,7 +142,7 @@ def test_of_a_guess_only_the_first_clause_is_spoken() -> None:
         settings(),
         speeches=(HELLO,),
         replies=("One two three. Four five six. Seven eight nine. Ten eleven twelve.",),
-        pace=QUICK,
+        pace=replace(QUICK, first_text_s=0.02, encode_s=0.02),
     )
     hit.run(until_s=2.0 + SILENCE_S - WINDOW_S)
     assert hit.spoken_chunks == [0]

@@ -125,6 +125,8 @@ class World:
         self.notices: list[tuple[float, Notice]] = []
         self.prompts: list[Generate] = []
         self.spoken_chunks: list[int] = []
+        self.stops_s: list[float] = []
+        """When work was called off."""
         self.loudspeaker = Loudspeaker()
         self.acknowledges = True
         self._speeches = speeches
@@ -207,6 +209,7 @@ class World:
                 assert effect.generation > self._stopped_generation, "given up, then confirmed"
             case StopWork():
                 self._stopped_generation = effect.generation
+                self.stops_s.append(self.now)
             case _:
                 self.notices.append((self.now, effect))
                 self._client_hears_of(effect)
