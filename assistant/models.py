@@ -108,6 +108,11 @@ class HubModel:
         config = huggingface_hub.try_to_load_from_cache(self.name, "config.json")
         return Path(config).parent if isinstance(config, str) else None
 
+    def cached_files(self) -> frozenset[Path]:
+        """Everything of it that the hub's cache has."""
+        folder = self.cached_folder()
+        return frozenset(folder.rglob("*") if folder else ())
+
 
 Model = PackagedModel | HubModel
 
@@ -205,6 +210,8 @@ def find(name: str, registry: Sequence[Model] = REGISTRY) -> Model:
         return HubModel(name)
     close = difflib.get_close_matches(name, [model.name for model in registry], n=1)
     meant = f" Did you mean {close[0]}?" if close else ""
+    if Path(name).exists():
+        meant = f" If you mean what lies here, name it ./{name}."
     raise UnknownModel(f"There is no model {name!r}.{meant} `assistant models list` shows all.")
 
 
@@ -216,44 +223,38 @@ def resolve(
 ) -> Path | str:
     """Return what to load for the `model` of a configuration.
 
-    A registered name gives the path of the installed model, a local folder or file gives its own
-    path, and a hub id gives itself as a string.  `folder` is the models folder unless given.
-    Raises `ModelMissing`, or `UnknownModel` for a name without meaning or of another kind.
+    An installed model and one on the user's own disk give their path, and a hub id gives itself as
+    a string.  `folder` is the models folder unless given.  Raises `ModelMissing`, or `UnknownModel`
+    for a name without meaning or of another kind.
     """
-    folder = models_folder() if folder is None else folder
-    for model in registry:
-        if model.name != name:
-            continue
-        if model.kind is not None and model.kind != kind:
-            raise UnknownModel(
-                f"{name} is a {_KIND_WORDS[model.kind]}, and cannot be used as the "
-                f"{_KIND_WORDS[kind]}."
+    local = _local(name, registry)
+    if local is not None:
+        if not local.exists():
+            raise ModelMissing(
+                f"There is no file or folder {local}, named as the {_KIND_WORDS[kind]}."
             )
-        if isinstance(model, HubModel):
-            return name
+        return local
+    model = find(name, registry)
+    if model.kind is not None and model.kind != kind:
+        raise UnknownModel(
+            f"{name} is a {_KIND_WORDS[model.kind]}, and cannot be used as the {_KIND_WORDS[kind]}."
+        )
+    if isinstance(model, PackagedModel):
+        folder = models_folder() if folder is None else folder
         if not model.is_present(folder):
             raise _missing(name, folder)
         return model.folder(folder) / (model.entry or "")
-    local = Path(name).expanduser()
-    if local.exists():
-        return local
-    if _looks_like_a_path(name):
-        raise ModelMissing(f"There is no file or folder {local}, named as the {_KIND_WORDS[kind]}.")
-    if kind == "tts" and _HUB_ID.match(name):
+    if kind == "tts":
         raise UnknownModel(
             f"{name}: a voice cannot be loaded from the hub by name: download its .onnx and "
             ".onnx.json files and name the .onnx file."
         )
-    return find(name, registry).name
+    return _unshadowed(model)
 
 
 def models_of(config: Config) -> list[Model]:
     """Return the models that a configuration uses, without those on the user's own disk."""
-    return [
-        find(name)
-        for name, _ in _named_in(config)
-        if not Path(name).expanduser().exists() and not _looks_like_a_path(name)
-    ]
+    return [find(name) for name, _ in _named_in(config) if _local(name, REGISTRY) is None]
 
 
 def check_present(config: Config) -> None:
@@ -285,8 +286,37 @@ def _named_in(config: Config) -> tuple[tuple[str, Kind], ...]:
     return (config.asr.model, "asr"), (config.llm.model, "llm"), (config.voice.model, "tts")
 
 
-def _looks_like_a_path(name: str) -> bool:
-    return name.startswith((".", "~", "/", "\\")) or name.endswith((".gguf", ".onnx"))
+def _local(name: str, registry: Sequence[Model]) -> Path | None:
+    """Return the path that a name means, if it means one.
+
+    A registered name never does, whatever lies in the current directory; else a name does that is
+    written like a path, and neither a plain word nor a hub id is.
+    """
+    if any(model.name == name for model in registry):
+        return None
+    path = Path(name).expanduser()
+    written_like_one = (
+        path.is_absolute()
+        or name.startswith((".", "~"))
+        or name.endswith((".gguf", ".onnx", "/", "\\"))
+        or len(path.parts) > len(("owner", "name"))
+    )
+    return path if written_like_one else None
+
+
+def _unshadowed(model: HubModel) -> Path | str:
+    """Return what loads the hub's model, even where a folder is named like it.
+
+    The libraries that load by id would take that folder.
+    """
+    if not Path(model.name).exists():
+        return model.name
+    if cached := model.cached_folder():
+        return cached
+    raise ModelMissing(
+        f"{model.name} is not in the hub's cache, but there is a folder of that name here: run "
+        f"`assistant models pull {model.name}`, or name ./{model.name} if you mean the folder."
+    )
 
 
 def _missing(name: str, folder: Path) -> ModelMissing:

@@ -52,7 +52,7 @@ def pull(
     what was published; neither leaves anything in the model's place, nor removes what was there.
     """
     if isinstance(model, HubModel):
-        _pull_from_hub(model, on_progress)
+        _pull_from_hub(model, on_progress, again)
         return
     folder = models_folder() if folder is None else folder
     if not again and model.is_present(folder):
@@ -185,18 +185,23 @@ def _install(
         unpacked.rename(place)
 
 
-def _pull_from_hub(model: HubModel, on_progress: OnProgress) -> None:
+def _pull_from_hub(model: HubModel, on_progress: OnProgress, again: bool) -> None:
+    """Let the hub's client fetch what its cache has not: only it knows whether that is all."""
     import huggingface_hub  # slow to import, and only needed here
 
-    if model.cached_folder() is not None:
-        on_progress(PullProgress(model.name, "present"))
+    before = model.cached_files()
+    if again or not before:
+        on_progress(PullProgress(model.name, "downloading", 0, model.size_bytes))
     try:
-        # Shows its own progress, takes up an interrupted download, and checks what it fetched.
-        huggingface_hub.snapshot_download(model.name, ignore_patterns=list(_OTHER_FORMATS))
+        # Shows its own progress, and takes up an interrupted download.
+        huggingface_hub.snapshot_download(
+            model.name, ignore_patterns=list(_OTHER_FORMATS), force_download=again
+        )
     except Exception as error:  # the hub's client raises many kinds, down to the HTTP library's
         raise ModelPullFailed(
             f"{model.name}: could not be fetched from the Hugging Face hub: {error}\n"
             "Is this machine online, is the name right, and is the model open to you "
             "(`hf auth login`)?"
         ) from error
-    on_progress(PullProgress(model.name, "installed"))
+    complete = not again and model.cached_files() == before
+    on_progress(PullProgress(model.name, "present" if complete else "installed"))

