@@ -8,7 +8,9 @@ key path.
 from __future__ import annotations
 
 import difflib
+import logging
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from assistant.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX = "ASSISTANT__"
 
@@ -70,6 +74,17 @@ class AsrConfig(_Section):
     language: str = Field(default="en", pattern=r"^[a-z]{2,3}$")
 
     @model_validator(mode="after")
+    def _device_computes_the_type(self) -> Self:
+        if self.device == "cpu" and self.compute_type in ("float16", "int8_float16"):
+            raise PydanticCustomError(
+                "not_on_the_cpu",
+                "compute_type {compute_type} is for GPUs, but device is cpu: set compute_type to "
+                "int8 or float32, or device to cuda",
+                {"compute_type": self.compute_type},
+            )
+        return self
+
+    @model_validator(mode="after")
     def _model_speaks_the_language(self) -> Self:
         if self.model.rstrip("/\\").endswith(".en") and self.language != "en":
             raise PydanticCustomError(
@@ -115,6 +130,17 @@ class LlmConfig(_Section):
         "You are a helpful voice assistant. Answer in one or two short spoken sentences, "
         "without lists or formatting."
     )
+
+    @model_validator(mode="after")
+    def _device_computes_the_dtype(self) -> Self:
+        if self.dtype == "int8" and self.device != "cpu":
+            raise PydanticCustomError(
+                "only_on_the_cpu",
+                "dtype int8 is computed on the CPU only, but device is {device}: set dtype to "
+                "bfloat16, or device to cpu",
+                {"device": self.device},
+            )
+        return self
 
     @model_validator(mode="after")
     def _answer_fits_the_context(self) -> Self:
@@ -179,17 +205,52 @@ class Config(_Section):
 def load_config(path: Path | str | None = None, env: Mapping[str, str] | None = None) -> Config:
     """Return the configuration in `path` (or the defaults), overridden by the environment.
 
-    `env` is `os.environ` unless given.  Raises `ConfigError` naming the file or the variable, the
-    key path, and what is wrong there; all mistakes at once.
+    `env` is `os.environ` unless given.  A variable that nearly names a key is warned about in the
+    log.  Raises `ConfigError` naming the file or the variable, the key path, and what is wrong
+    there; all mistakes at once.
     """
+    env = os.environ if env is None else env
+    for variable, meant in sorted(misspelt_variables(env).items()):
+        logger.warning("%s is not read: write it %s", variable, meant)
     source = "the defaults" if path is None else str(path)
     values = {} if path is None else _read(Path(path))
-    origins = _override(values, os.environ if env is None else env)
+    origins = _override(values, env)
     try:
         return Config.model_validate(values)
     except ValidationError as error:
         complaints = [_complaint(detail, source, origins) for detail in error.errors()]
         raise ConfigError("\n".join(complaints)) from None
+
+
+def misspelt_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that would name a key if their underscores were doubled, with how.
+
+    >>> misspelt_variables({"ASSISTANT_SERVER_PORT": "9000", "ASSISTANT_MODELS": "/models"})
+    {'ASSISTANT_SERVER_PORT': 'ASSISTANT__SERVER__PORT'}
+    """
+    right = {}
+    for key in _known_keys():
+        variable = ENVIRONMENT_PREFIX + key.upper().replace(".", "__")
+        right[_single_underscores(variable)] = variable
+    return {
+        variable: right[_single_underscores(variable)]
+        for variable in env
+        if not variable.upper().startswith(ENVIRONMENT_PREFIX)
+        and _single_underscores(variable) in right
+    }
+
+
+def _single_underscores(variable: str) -> str:
+    return re.sub("_+", "_", variable.upper())
+
+
+def _known_keys() -> list[str]:
+    """Return the path of every key that a section has."""
+    return [
+        f"{section}.{key}"
+        for section, field in Config.model_fields.items()
+        for key in cast(type[BaseModel], field.annotation).model_fields
+    ]
 
 
 _Tree = dict[str, object]
@@ -241,6 +302,12 @@ def _complaint(detail: ErrorDetails, source: str, origins: Mapping[_KeyPath, str
     name = ".".join(key_path)
     if detail["type"] == "extra_forbidden":
         return f"{where}: {name}: there is no such key{_suggestion(key_path)}"
+    if detail["type"] == "model_type":
+        return f"{where}: {name} is a section: set its keys, such as {_a_key_of(key_path, where)}"
+    if detail["type"] == "tuple_type":
+        return f'{where}: {name} is a list: write ["…"], or ["…", "…"] for several'
+    if isinstance(detail["input"], Mapping) and detail["type"].endswith("_type"):
+        return f"{where}: {name} is a value, not a section: it has no keys"
     message = detail["msg"][:1].lower() + detail["msg"][1:]
     # The value of a key that is not to be logged must not reach a terminal or a log either.
     secret = "api_keys" in key_path or isinstance(detail["input"], Mapping | BaseModel)
@@ -257,13 +324,17 @@ def _origin(key_path: _KeyPath, source: str, origins: Mapping[_KeyPath, str]) ->
     return " with ".join([source, *beneath])
 
 
+def _a_key_of(section: _KeyPath, where: str) -> str:
+    """Name a key of a section the way its value would be written where the mistake is."""
+    key = next(key for key in _known_keys() if key.startswith(f"{'.'.join(section)}."))
+    if where.upper().startswith(ENVIRONMENT_PREFIX):
+        return ENVIRONMENT_PREFIX + key.upper().replace(".", "__")
+    return key
+
+
 def _suggestion(key_path: _KeyPath) -> str:
     """Name the existing key most like the unknown one; in another section if that fits better."""
-    known = {
-        f"{section}.{key}"
-        for section, field in Config.model_fields.items()
-        for key in cast(type[BaseModel], field.annotation).model_fields
-    } | set(Config.model_fields)
+    known = {*_known_keys(), *Config.model_fields}
     name = ".".join(key_path)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     if not close:  # the right key in the wrong section

@@ -124,6 +124,64 @@ def test_an_english_only_recogniser_refuses_another_language() -> None:
     assert "knows English only" in complaint
 
 
+@pytest.mark.parametrize("written_as", ["a key", '"a key"', "9"])
+def test_one_value_where_a_list_belongs_is_told_how_lists_are_written(written_as: str) -> None:
+    complaint = complaint_about(None, ASSISTANT__SERVER__API_KEYS=written_as)
+    assert complaint == (
+        'ASSISTANT__SERVER__API_KEYS: server.api_keys is a list: write ["…"], or ["…", "…"] for '
+        "several"
+    )
+
+
+def test_a_value_where_a_section_belongs_is_told_a_key(tmp_path: Path) -> None:
+    assert complaint_about(None, ASSISTANT__SERVER="9") == (
+        "ASSISTANT__SERVER: server is a section: set its keys, such as ASSISTANT__SERVER__HOST"
+    )
+    path = written(tmp_path, "llm = 'x'\n")
+    assert complaint_about(path) == (f"{path}: llm is a section: set its keys, such as llm.model")
+
+
+def test_a_section_where_a_value_belongs_is_told_so(tmp_path: Path) -> None:
+    path = written(tmp_path, "[llm.slots]\nmany = 1\n")
+    assert complaint_about(path) == (f"{path}: llm.slots is a value, not a section: it has no keys")
+
+
+@pytest.mark.parametrize(
+    ("section", "device", "key", "kind"),
+    [
+        ("LLM", "cuda", "dtype", "int8"),
+        ("LLM", "cuda:1", "dtype", "int8"),
+        ("ASR", "cpu", "compute_type", "float16"),
+        ("ASR", "cpu", "compute_type", "int8_float16"),
+    ],
+)
+def test_numbers_that_the_device_does_not_compute_with_are_refused(
+    section: str, device: str, key: str, kind: str
+) -> None:
+    chosen = {f"ASSISTANT__{section}__DEVICE": device, f"ASSISTANT__{section}__{key.upper()}": kind}
+    complaint = complaint_about(None, **chosen)
+    assert f"{key} {kind}" in complaint
+    assert f"device is {device}" in complaint
+    assert all(variable in complaint for variable in chosen)
+
+
+def test_a_device_alone_is_told_what_else_to_change() -> None:
+    assert "set dtype to bfloat16" in complaint_about(None, ASSISTANT__LLM__DEVICE="cuda")
+
+
+@pytest.mark.parametrize("variable", ["ASSISTANT_SERVER_PORT", "ASSISTANT_SERVER__PORT"])
+def test_a_variable_with_too_few_underscores_is_warned_about(
+    variable: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert load_config(env={variable: "9000"}) == Config()
+    assert caplog.messages == [f"{variable} is not read: write it ASSISTANT__SERVER__PORT"]
+
+
+def test_other_variables_are_not_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    load_config(env={"ASSISTANT_MODELS": "x", "ASSISTANT_API_KEY": "x", "SERVER_PORT": "1"})
+    assert caplog.messages == []
+
+
 def test_an_answer_that_leaves_the_conversation_no_room_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "[llm]\ncontext_tokens = 1024\nmax_new_tokens = 1000\n")
     assert "at most half of context_tokens (1024)" in complaint_about(path)
