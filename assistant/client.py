@@ -1,6 +1,6 @@
 """Talking to the assistant from Python: one `Dialogue`, whether it runs here or on a server.
 
-async with Assistant.open("configs/cpu.toml") as assistant, assistant.dialogue() as dialogue:
+async with Assistant.open() as assistant, assistant.dialogue() as dialogue:
     reply = await dialogue.ask("What is the capital of France?")
 
 async with connect("ws://127.0.0.1:8765") as dialogue:
@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
 from assistant.config import Config, load_config
-from assistant.errors import AnswerTimeout, AssistantError, DialogueEnded, ServerNotReady
+from assistant.errors import (
+    AnswerTimeout,
+    AssistantError,
+    DialogueEnded,
+    ServerNotReady,
+    UsageError,
+)
 from assistant.event_stream import EventStream
 from assistant.replies import Reply, Turn, TurnCollector
 from assistant.transport import OPEN_TIMEOUT_S, Transport, open_local, open_websocket
@@ -29,7 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Assistant", "Dialogue", "Reply", "Turn", "connect"]
 
-PcmChunks = Iterable[bytes] | AsyncIterable[bytes]
+Pcm = bytes | bytearray | memoryview
+PcmChunks = Pcm | Iterable[Pcm] | AsyncIterable[Pcm]
 
 INPUT_RATE_HZ = 24_000
 ANSWER_TIMEOUT_S = 60.0
@@ -39,6 +46,8 @@ APPEND_MS = 200
 SILENCE_STEP_MS = 100
 
 _BYTES_PER_MS = INPUT_RATE_HZ * 2 // 1000
+_FILE_HEADS = (b"RIFF", b"fLaC", b"OggS")
+"""What WAV, FLAC and Ogg files begin with; as sound it would be a crack."""
 
 
 class Assistant:
@@ -171,11 +180,12 @@ class Dialogue:
     ) -> Turn:
         """Say something in sound and return what was understood, and the answer, whole.
 
-        `pcm_chunks` are PCM16, mono, cut anywhere; they are sent as they come, and then silence
-        until the turn is over.  Sound without words gives a `Turn` with an empty transcript and
-        the reason.  When the speaker pauses long enough to be answered, and then goes on, the
-        transcript is everything said and the answer the last one.  `timeout_s` counts from the
-        end of the sound.  Raises as `ask` does.
+        `pcm_chunks` are PCM16, mono, cut anywhere (or not at all: one `bytes` is a chunk); they are
+        sent as they come, and then silence until the turn is over.  Sound without words gives a
+        `Turn` with an empty transcript and the reason.  When the speaker pauses long enough to be
+        answered, and then goes on, the transcript is everything said and the answer the last one.
+        `timeout_s` counts from the end of the sound.  Raises as `ask` does, and `UsageError` for
+        what is not PCM16 in bytes.
         """
         async with self._taking_turns() as turn:
             async for chunk in _as_wire_audio(pcm_chunks, sample_rate_hz):
@@ -193,9 +203,13 @@ class Dialogue:
 
     # -- for those who have a microphone and a loudspeaker ------------------------------------
 
-    async def append(self, pcm: bytes) -> None:
-        """Send the next sound of the microphone: PCM16, mono, 24 kHz."""
-        await self._request("input_audio_buffer.append", audio=base64.b64encode(pcm).decode())
+    async def append(self, pcm: Pcm) -> None:
+        """Send the next sound of the microphone: PCM16, mono, 24 kHz.
+
+        Raises `UsageError` for what is not bytes.
+        """
+        audio = base64.b64encode(_as_bytes(pcm)).decode()
+        await self._request("input_audio_buffer.append", audio=audio)
 
     async def played(self, response_id: str, position_ms: float) -> None:
         """Report how far the loudspeaker is in an answer's audio, from its beginning."""
@@ -232,8 +246,7 @@ class Dialogue:
                 await self._synchronise(session)
         except TimeoutError:
             raise ServerNotReady("The server accepted the dialogue but does not answer.") from None
-        if self._turn.refused:
-            self._turn.reply()
+        self._turn.check_accepted()
 
     @asynccontextmanager
     async def _taking_turns(self) -> AsyncIterator[TurnCollector]:
@@ -321,9 +334,10 @@ async def _as_wire_audio(pcm_chunks: PcmChunks, sample_rate_hz: int) -> AsyncIte
     """Cut into pieces for the wire, at its rate, whole samples each."""
     decoder = PcmDecoder(Encoding.PCM16, sample_rate_hz, INPUT_RATE_HZ)
     encoder = PcmEncoder(Encoding.PCM16, INPUT_RATE_HZ, INPUT_RATE_HZ)
+    piece_bytes = 2 * (sample_rate_hz * APPEND_MS // 1000)
     async for chunk in _asynchronous(pcm_chunks):
-        for start in range(0, len(chunk), APPEND_MS * _BYTES_PER_MS):
-            samples = decoder.feed(chunk[start : start + APPEND_MS * _BYTES_PER_MS])
+        for start in range(0, len(chunk), piece_bytes):
+            samples = decoder.feed(chunk[start : start + piece_bytes])
             if len(samples):
                 yield encoder.feed(samples)
     if len(tail := decoder.flush()):
@@ -331,9 +345,43 @@ async def _as_wire_audio(pcm_chunks: PcmChunks, sample_rate_hz: int) -> AsyncIte
 
 
 async def _asynchronous(chunks: PcmChunks) -> AsyncIterator[bytes]:
-    if isinstance(chunks, AsyncIterable):
+    """Yield the chunks as bytes; raise `UsageError` at the first that cannot be PCM16."""
+    first = True
+    async for chunk in _each(chunks):
+        pcm = _as_bytes(chunk)
+        if first and pcm.startswith(_FILE_HEADS):
+            raise UsageError(
+                "These are the bytes of a sound file, not bare PCM16: open it with "
+                "audio.pcm.read_audio, and pass to_pcm16(samples).tobytes() and the rate."
+            )
+        first = False
+        yield pcm
+
+
+async def _each(chunks: PcmChunks) -> AsyncIterator[Pcm]:
+    if isinstance(chunks, bytes | bytearray | memoryview):
+        yield chunks
+    elif isinstance(chunks, AsyncIterable):
         async for chunk in chunks:
             yield chunk
-    else:
+    elif isinstance(chunks, Iterable):
         for chunk in chunks:
             yield chunk
+    else:
+        raise _not_pcm(chunks)
+
+
+def _as_bytes(chunk: Pcm) -> bytes:
+    if isinstance(chunk, bytes):
+        return chunk
+    if isinstance(chunk, bytearray | memoryview):
+        return bytes(chunk)
+    raise _not_pcm(chunk)
+
+
+def _not_pcm(given: object) -> UsageError:
+    return UsageError(
+        f"Sound is passed as PCM16 in bytes, or as an iterable of such; this is a "
+        f"{type(given).__name__}. From float samples, audio.pcm.to_pcm16(samples).tobytes() makes "
+        "it; from a file, audio.pcm.read_audio the samples."
+    )

@@ -152,6 +152,11 @@ class TurnCollector:
             case "error":
                 self._refuse(event["error"])
 
+    def check_accepted(self) -> None:
+        """Raise `RequestRefused`, in the server's words, if an expected request was refused."""
+        if self._refusal is not None:
+            raise RequestRefused(self._refusal)
+
     def reply(self) -> Reply:
         """Return the last answer.
 
@@ -169,8 +174,7 @@ class TurnCollector:
         return Turn(transcript=transcript, rejection=rejection, **self._last_answer())
 
     def _last_answer(self) -> dict[str, Any]:  # the fields of a Reply
-        if self._refusal is not None:
-            raise RequestRefused(self._refusal)
+        self.check_accepted()
         if not self._answers:
             return {"timeline": self._last_timeline}
         answer = list(self._answers.values())[-1]

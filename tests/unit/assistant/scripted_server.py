@@ -115,7 +115,9 @@ class ScriptedServer:
         kind = "response.output_audio_transcript.delta"
         self.emit({"type": kind, "response_id": answer, "delta": self.answer})
         audio = base64.b64encode(ANSWER_AUDIO).decode()
-        self.emit({"type": "response.output_audio.delta", "response_id": answer, "delta": audio})
+        kind = "response.output_audio.delta"
+        generation = self._counter
+        self.emit({"type": kind, "response_id": answer, "delta": audio, "x_generation": generation})
         if not self.unfinished:
             self.end_answer("completed", heard=self.answer)
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 from assistant import client
 from assistant.client import Dialogue
@@ -16,6 +20,7 @@ from assistant.errors import (
     EventsMissed,
     RequestRefused,
     ServerNotReady,
+    UsageError,
 )
 from assistant.event_stream import UNREAD_EVENTS, EventStream
 from assistant.replies import WireEvent
@@ -100,6 +105,70 @@ def test_sound_at_another_rate_is_resampled() -> None:
         assert turn.transcript == "hello"
         voiced = len(server.heard.rstrip(b"\0")) // 2
         assert voiced == pytest.approx(12_000, abs=100)  # half a second at 24 kHz, and its ringing
+
+    in_dialogue(ScriptedServer, conversation)
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 24_000, 48_000])
+def test_sound_of_any_rate_is_sent_in_pieces_of_the_same_length(rate_hz: int) -> None:
+    two_seconds = b"\x00\x10" * (2 * rate_hz)
+    most_bytes = 2 * client.INPUT_RATE_HZ * client.APPEND_MS // 1000
+    ringing_bytes = most_bytes // 4  # what the resampler hands over in the first call, or later
+
+    async def conversation(dialogue: Dialogue, server: ScriptedServer) -> None:
+        await dialogue.listen([two_seconds], sample_rate_hz=rate_hz)
+        sizes = [
+            len(base64.b64decode(event["audio"]))
+            for event in server.received
+            if event["type"] == "input_audio_buffer.append"
+        ]
+        assert max(sizes) <= most_bytes + ringing_bytes
+        assert sorted(sizes)[len(sizes) // 2] >= most_bytes - ringing_bytes
+
+    in_dialogue(ScriptedServer, conversation)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_sound_may_come_uncut(kind: type) -> None:
+    async def conversation(dialogue: Dialogue, server: ScriptedServer) -> None:
+        assert (await dialogue.listen(kind(VOICE))).transcript == "hello"
+        assert server.heard.startswith(VOICE)
+
+    in_dialogue(ScriptedServer, conversation)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[0.1, 0.2], np.zeros(4, np.float32), [np.zeros(4, np.int16)], "question.wav", 7, [7], None],
+    ids=lambda given: str(type(given).__name__),
+)
+def test_what_is_no_pcm_is_refused_with_what_to_pass(given: Any) -> None:
+    async def conversation(dialogue: Dialogue, server: ScriptedServer) -> None:
+        with pytest.raises(UsageError, match=r"PCM16 in bytes.*to_pcm16\(samples\)"):
+            await dialogue.listen(given)
+        assert not server.heard
+        assert (await dialogue.listen([VOICE])).transcript == "hello"
+
+    in_dialogue(ScriptedServer, conversation)
+
+
+def test_what_is_no_pcm_is_refused_from_a_microphone_too() -> None:
+    async def conversation(dialogue: Dialogue, server: ScriptedServer) -> None:
+        with pytest.raises(UsageError, match="PCM16"):
+            await dialogue.append([0.1])  # type: ignore[arg-type]
+
+    in_dialogue(ScriptedServer, conversation)
+
+
+@pytest.mark.parametrize("file_format", ["WAV", "FLAC", "OGG"])
+def test_a_files_bytes_are_not_taken_for_sound(file_format: str, tmp_path: Path) -> None:
+    path = tmp_path / "question"
+    soundfile.write(path, np.zeros(2_400), 24_000, format=file_format)
+
+    async def conversation(dialogue: Dialogue, server: ScriptedServer) -> None:
+        with pytest.raises(UsageError, match="read_audio"):
+            await dialogue.listen([path.read_bytes()])
+        assert not server.heard
 
     in_dialogue(ScriptedServer, conversation)
 
@@ -254,6 +323,19 @@ def test_events_that_nobody_reads_are_given_up_not_piled_up() -> None:
             await anext(stream)
 
     asyncio.run(read())
+
+
+def test_a_server_that_refuses_the_extension_is_told_apart_in_its_own_words() -> None:
+    class Plain(ScriptedServer):
+        async def send(self, event: Mapping[str, Any]) -> None:
+            self.refuse(event, "Unknown parameter: session.x.")
+
+    async def hold() -> None:
+        with pytest.raises(RequestRefused, match=r"session\.x"):
+            async with Dialogue(Plain()):
+                pass
+
+    asyncio.run(hold())
 
 
 def test_a_server_that_greets_nobody_is_not_waited_for_forever(
