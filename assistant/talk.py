@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from assistant.client import INPUT_RATE_HZ, Dialogue
 from assistant.errors import AudioDeviceError
@@ -28,42 +28,64 @@ MICROPHONE_BACKLOG = 500
 _BYTES_PER_MS = OUTPUT_RATE_HZ * 2 // 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Sound of an answer, and the generation that an interruption takes it back by."""
+
+    response_id: str
+    generation: int
+    pcm: bytes
+
+
 class Loudspeaker:
     """The sound waiting to be played, and how far each answer has come. Safe across threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._waiting: deque[Piece] = deque()
         self._played_bytes: dict[str, int] = {}
+        self._cleared_through = -1
 
-    def add(self, response_id: str, pcm: bytes) -> None:
-        """Queue the next sound of an answer."""
+    def add(self, piece: Piece) -> None:
+        """Queue the next sound of an answer, unless it was taken back before it came."""
         with self._lock:
-            self._played_bytes.setdefault(response_id, 0)
-            self._waiting.append((response_id, pcm))
+            if piece.generation > self._cleared_through:
+                self._played_bytes.setdefault(piece.response_id, 0)
+                self._waiting.append(piece)
 
-    def clear(self) -> None:
-        """Fall silent at once."""
+    def clear_through(self, generation: int) -> None:
+        """Drop at once what belongs to `generation` or an older one."""
         with self._lock:
-            self._waiting.clear()
+            self._cleared_through = max(self._cleared_through, generation)
+            kept = [piece for piece in self._waiting if piece.generation > self._cleared_through]
+            self._waiting = deque(kept)
 
     def render(self, size: int) -> bytes:
         """Return the next `size` bytes for the device; silence where nothing waits."""
         sound = bytearray()
         with self._lock:
             while self._waiting and len(sound) < size:
-                response_id, pcm = self._waiting.popleft()
-                taken, rest = pcm[: size - len(sound)], pcm[size - len(sound) :]
+                piece = self._waiting.popleft()
+                taken, rest = piece.pcm[: size - len(sound)], piece.pcm[size - len(sound) :]
                 if rest:
-                    self._waiting.appendleft((response_id, rest))
-                self._played_bytes[response_id] += len(taken)
+                    self._waiting.appendleft(replace(piece, pcm=rest))
+                self._played_bytes[piece.response_id] += len(taken)
                 sound += taken
         return bytes(sound.ljust(size, b"\0"))
 
-    def positions_ms(self) -> dict[str, float]:
-        """Return how much of each answer was played."""
+    def take_positions_ms(self) -> dict[str, float]:
+        """Return how much of each answer was played; one that is over is told for the last time.
+
+        Answers come one after the other: all but the last are over once nothing of them waits.
+        """
         with self._lock:
-            return {name: played / _BYTES_PER_MS for name, played in self._played_bytes.items()}
+            positions = {name: n / _BYTES_PER_MS for name, n in self._played_bytes.items()}
+            unfinished = {piece.response_id for piece in self._waiting}
+            unfinished |= set(list(self._played_bytes)[-1:])
+            self._played_bytes = {
+                name: n for name, n in self._played_bytes.items() if name in unfinished
+            }
+            return positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +102,11 @@ class Devices:
         if self.microphone.full():
             self.microphone.get_nowait()
         self.microphone.put_nowait(pcm)
+
+    def forget_heard(self) -> None:
+        """Drop what the microphone heard so far: nobody had begun to listen."""
+        while not self.microphone.empty():
+            self.microphone.get_nowait()
 
 
 @contextmanager
@@ -127,8 +154,9 @@ def open_devices() -> Iterator[Devices]:
 async def converse(dialogue: Dialogue, devices: Devices, show: Callable[[str], None]) -> None:
     """Let the devices talk to the dialogue until it ends; `show` gets what was said, by line.
 
-    Raises `DialogueEnded` when the server ends it.
+    What the microphone heard before is not sent.  Raises `DialogueEnded` when the server ends it.
     """
+    devices.forget_heard()
     events = dialogue.events()
     parts = [
         asyncio.create_task(_hear(dialogue, devices)),
@@ -154,10 +182,11 @@ async def _acknowledge(dialogue: Dialogue, loudspeaker: Loudspeaker) -> None:
     acknowledged: dict[str, float] = {}
     while True:
         await asyncio.sleep(ACKNOWLEDGE_MS / 1000)
-        for response_id, position_ms in loudspeaker.positions_ms().items():
+        positions_ms = loudspeaker.take_positions_ms()
+        for response_id, position_ms in positions_ms.items():
             if acknowledged.get(response_id) != position_ms:
-                acknowledged[response_id] = position_ms
                 await dialogue.played(response_id, position_ms)
+        acknowledged = positions_ms
 
 
 async def _speak(
@@ -166,9 +195,10 @@ async def _speak(
     async for event in events:
         match event["type"]:
             case "response.output_audio.delta":
-                loudspeaker.add(event["response_id"], base64.b64decode(event["delta"]))
+                pcm = base64.b64decode(event["delta"])
+                loudspeaker.add(Piece(event["response_id"], event["x_generation"], pcm))
             case "x.playback.clear":
-                loudspeaker.clear()
+                loudspeaker.clear_through(event["generation"])
             case "conversation.item.input_audio_transcription.completed":
                 show(f"You: {event['transcript']}")
             case "response.output_audio_transcript.done":

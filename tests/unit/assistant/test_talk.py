@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from assistant.client import Dialogue
 from assistant.errors import AudioDeviceError, DialogueEnded
-from assistant.talk import MICROPHONE_BACKLOG, Devices, Loudspeaker, converse, open_devices
+from assistant.talk import (
+    MICROPHONE_BACKLOG,
+    Devices,
+    Loudspeaker,
+    Piece,
+    converse,
+    open_devices,
+)
 from tests.unit.assistant.scripted_server import ANSWER_AUDIO, ScriptedServer
 
 MS = 48  # bytes
@@ -26,7 +33,7 @@ PATIENCE_S = 20
 
 def test_the_loudspeaker_plays_what_waits_and_then_silence() -> None:
     loudspeaker = Loudspeaker()
-    loudspeaker.add("a", b"\x01" * 10 * MS)
+    loudspeaker.add(Piece("a", 0, b"\x01" * 10 * MS))
     assert loudspeaker.render(15 * MS) == b"\x01" * 10 * MS + bytes(5 * MS)
 
 
@@ -40,36 +47,85 @@ def test_sound_is_played_once_in_order_whatever_the_blocks(
     sound = bytes(1 + number % 255 for number in range(2 * sum(pieces)))
     loudspeaker, start = Loudspeaker(), 0
     for size in pieces:
-        loudspeaker.add("a", sound[start : start + 2 * size])
+        loudspeaker.add(Piece("a", 0, sound[start : start + 2 * size]))
         start += 2 * size
     played = b"".join(loudspeaker.render(2 * size) for size in blocks)
     assert played.rstrip(b"\0") == sound[: len(played)]
-    position_ms = loudspeaker.positions_ms().get("a", 0.0)
+    position_ms = loudspeaker.take_positions_ms().get("a", 0.0)
     assert round(position_ms * MS) == min(len(played), len(sound))
 
 
 def test_silence_does_not_count_as_played() -> None:
     loudspeaker = Loudspeaker()
-    loudspeaker.add("a", b"\x01" * 10 * MS)
+    loudspeaker.add(Piece("a", 0, b"\x01" * 10 * MS))
     loudspeaker.render(100 * MS)
-    assert loudspeaker.positions_ms() == {"a": 10.0}
+    assert loudspeaker.take_positions_ms() == {"a": 10.0}
 
 
 def test_each_answer_has_a_position_of_its_own() -> None:
     loudspeaker = Loudspeaker()
-    loudspeaker.add("a", b"\x01" * 10 * MS)
-    loudspeaker.add("b", b"\x02" * 10 * MS)
+    loudspeaker.add(Piece("a", 0, b"\x01" * 10 * MS))
+    loudspeaker.add(Piece("b", 0, b"\x02" * 10 * MS))
     loudspeaker.render(12 * MS)
-    assert loudspeaker.positions_ms() == {"a": 10.0, "b": 2.0}
+    assert loudspeaker.take_positions_ms() == {"a": 10.0, "b": 2.0}
 
 
 def test_cleared_the_loudspeaker_is_silent_at_once_and_stays_where_it_was() -> None:
     loudspeaker = Loudspeaker()
-    loudspeaker.add("a", b"\x01" * 10 * MS)
+    loudspeaker.add(Piece("a", 0, b"\x01" * 10 * MS))
     loudspeaker.render(4 * MS)
-    loudspeaker.clear()
+    loudspeaker.clear_through(0)
     assert not any(loudspeaker.render(4 * MS))
-    assert loudspeaker.positions_ms() == {"a": 4.0}
+    assert loudspeaker.take_positions_ms() == {"a": 4.0}
+
+
+def test_an_interruption_takes_back_its_generation_and_older_ones_and_no_newer() -> None:
+    loudspeaker = Loudspeaker()
+    for generation, name in enumerate("abc"):
+        loudspeaker.add(Piece(name, generation, bytes([1 + generation]) * MS))
+    loudspeaker.clear_through(1)
+    assert loudspeaker.render(2 * MS) == b"\x03" * MS + bytes(MS)
+
+
+def test_sound_that_comes_after_it_was_taken_back_is_not_played() -> None:
+    loudspeaker = Loudspeaker()
+    loudspeaker.clear_through(1)
+    loudspeaker.add(Piece("a", 1, b"\x01" * MS))
+    assert not any(loudspeaker.render(MS))
+    loudspeaker.add(Piece("b", 2, b"\x02" * MS))
+    assert loudspeaker.render(MS) == b"\x02" * MS
+
+
+def test_a_past_answer_is_told_to_its_end_and_then_forgotten() -> None:
+    loudspeaker = Loudspeaker()
+    for generation in range(3):
+        loudspeaker.add(Piece(f"answer {generation}", generation, b"\x01" * 10 * MS))
+    loudspeaker.render(15 * MS)
+    assert loudspeaker.take_positions_ms() == {"answer 0": 10.0, "answer 1": 5.0, "answer 2": 0.0}
+    loudspeaker.render(100 * MS)
+    assert loudspeaker.take_positions_ms() == {"answer 1": 10.0, "answer 2": 10.0}
+    assert loudspeaker.take_positions_ms() == {"answer 2": 10.0}
+
+
+def test_the_last_answer_goes_on_where_it_ran_dry() -> None:
+    loudspeaker = Loudspeaker()
+    for played_ms in (10.0, 20.0):
+        loudspeaker.add(Piece("a", 0, b"\x01" * 10 * MS))
+        loudspeaker.render(50 * MS)
+        assert loudspeaker.take_positions_ms() == {"a": played_ms}
+
+
+def test_what_was_said_before_the_conversation_began_is_not_sent() -> None:
+    async def talk() -> None:
+        server, devices = ScriptedServer(), Devices()
+        for _ in range(10):  # while the models were loading
+            devices.hear(VOICE)
+        async with conversation(server, devices, []):
+            devices.hear(SILENCE)
+            await server.receives("input_audio_buffer.append")
+            assert server.heard == SILENCE
+
+    asyncio.run(talk())
 
 
 def test_a_microphone_that_nobody_listens_to_drops_the_oldest() -> None:
@@ -91,12 +147,12 @@ class NotingLoudspeaker(Loudspeaker):
         self.added = asyncio.Event()
         self.cleared = asyncio.Event()
 
-    def add(self, response_id: str, pcm: bytes) -> None:
-        super().add(response_id, pcm)
+    def add(self, piece: Piece) -> None:
+        super().add(piece)
         self.added.set()
 
-    def clear(self) -> None:
-        super().clear()
+    def clear_through(self, generation: int) -> None:
+        super().clear_through(generation)
         self.cleared.set()
 
 
@@ -106,6 +162,7 @@ async def conversation(
 ) -> AsyncIterator[None]:
     async with asyncio.timeout(PATIENCE_S), Dialogue(server, playback_lead_ms=400) as dialogue:
         talking = asyncio.create_task(converse(dialogue, devices, shown.append))
+        await asyncio.sleep(0)  # what is heard before it begins is not sent
         yield
         talking.cancel()
 
@@ -133,7 +190,7 @@ def test_an_interrupted_answer_falls_silent() -> None:
             devices.hear(VOICE)
             devices.hear(SILENCE)
             await loudspeaker.added.wait()
-            server.emit({"type": "x.playback.clear", "response_id": "answer_2", "generation": 1})
+            server.emit({"type": "x.playback.clear", "response_id": "answer_2", "generation": 2})
             await loudspeaker.cleared.wait()
             assert not any(loudspeaker.render(len(ANSWER_AUDIO)))
 
@@ -180,7 +237,7 @@ def test_the_devices_move_bytes_between_their_threads_and_the_loop(
             await asyncio.to_thread(microphone.options["callback"], VOICE, 480, None, None)
             assert await devices.microphone.get() == VOICE
 
-            devices.loudspeaker.add("a", VOICE)
+            devices.loudspeaker.add(Piece("a", 0, VOICE))
             buffer = bytearray(len(VOICE))
             await asyncio.to_thread(loudspeaker.options["callback"], buffer, 480, None, None)
             assert buffer == VOICE
