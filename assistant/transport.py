@@ -103,7 +103,7 @@ async def open_websocket(url: str, api_key: str | None) -> AsyncIterator[Transpo
             f"{url!r} is no address of a server: write it like ws://127.0.0.1:8765"
         ) from error
     except InvalidStatus as refused:
-        raise _refusal(address, refused.response.status_code) from refused
+        raise _refusal(address, refused.response.status_code, api_key) from refused
     except (TimeoutError, OSError, InvalidHandshake) as error:
         raise ServerUnreachable(
             f"No assistant answers at {address} ({error or type(error).__name__}): "
@@ -157,7 +157,12 @@ def websocket_url(url: str) -> str:
     return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
 
 
-def _refusal(address: str, status: int) -> AssistantError:
+def _refusal(address: str, status: int, api_key: str | None) -> AssistantError:
+    if status == HTTPStatus.UNAUTHORIZED and not api_key:
+        return AccessDenied(
+            f"{address} asks for a key: give one of the server's api_keys with --api-key or in "
+            "ASSISTANT_API_KEY, or from Python as api_key."
+        )
     if status == HTTPStatus.UNAUTHORIZED:
         return AccessDenied(
             f"{address} does not accept this key: pass one of the server's api_keys."

@@ -79,7 +79,16 @@ def test_a_wrong_key_is_denied() -> None:
         async with websocket_server() as url, connect(url, "wrong"):
             pass
 
-    with pytest.raises(AccessDenied, match="key"):
+    with pytest.raises(AccessDenied, match="does not accept this key"):
+        asyncio.run(talk())
+
+
+def test_a_key_that_was_not_given_is_asked_for_by_the_ways_to_give_it() -> None:
+    async def talk() -> None:
+        async with websocket_server() as url, connect(url):
+            pass
+
+    with pytest.raises(AccessDenied, match=r"asks for a key.*--api-key.*ASSISTANT_API_KEY"):
         asyncio.run(talk())
 
 
