@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -29,6 +29,7 @@ from assistant.history import ROOT
 from assistant.items import Role
 from assistant.realtime.errors import ProtocolError, from_validation
 from assistant.realtime.wire import (
+    NO_TRANSCRIPTION_SESSIONS,
     JsonObject,
     Modalities,
     NoPrompt,
@@ -40,6 +41,8 @@ from assistant.realtime.wire import (
     VoiceName,
     WireModel,
     absent,
+    nearest,
+    shortened,
     unsupported,
 )
 
@@ -130,7 +133,9 @@ class ContentPart(WireModel):
 
 def _not_root(value: str) -> str:
     if value == ROOT:
-        raise PydanticCustomError("item_id", "root means the start of the conversation")
+        raise PydanticCustomError(
+            "item_id", "root means the start of the conversation; choose another"
+        )
     return value
 
 
@@ -156,11 +161,17 @@ class MessageItem(WireModel):
             if part.type not in self._PARTS[self.role]:
                 raise PydanticCustomError(
                     "unsuited_content",
-                    "content of type {part} does not belong to the role {role}",
-                    {"part": part.type, "role": self.role},
+                    "content of type {part} does not belong to the role {role}; send {suited}",
+                    {
+                        "part": part.type,
+                        "role": self.role,
+                        "suited": " or ".join(sorted(self._PARTS[self.role])),
+                    },
                 )
         if not self.text.strip():
-            raise PydanticCustomError("empty_content", "the message holds no text")
+            raise PydanticCustomError(
+                "empty_content", "the message holds no text; put some into its content"
+            )
         return self
 
     @property
@@ -248,6 +259,14 @@ class ResponseAudioConfig(WireModel):
 
 class ResponseConfig(WireModel):
     """What one answer does differently from what the session says."""
+
+    ELSEWHERE: ClassVar[dict[str, str]] = {
+        "modalities": "use output_modalities, with one entry: audio or text",
+        "voice": "use audio.output.voice",
+        "output_audio_format": "use the session's audio.output.format",
+        "max_response_output_tokens": "use max_output_tokens",
+        "temperature": "it is set in the server's configuration",
+    }
 
     instructions: Text | None = None
     output_modalities: Modalities | None = None
@@ -342,6 +361,12 @@ CommandEvent = (
 )
 ClientEvent = SessionUpdate | AppendAudio | CommitAudioBuffer | ClearAudioBuffer | CommandEvent
 
+_CLIENT_EVENTS = [
+    str(get_args(event.model_fields["type"].annotation)[0]) for event in get_args(ClientEvent)
+]
+_NO_CLIENT_EVENTS = {"transcription_session.update": NO_TRANSCRIPTION_SESSIONS}
+"""Events that are known, but not to this server; what to do instead."""
+
 _ADAPTER: TypeAdapter[ClientEvent] = TypeAdapter(
     Annotated[ClientEvent, Field(discriminator="type")]
 )
@@ -360,10 +385,8 @@ def parse_event(message: str | JsonObject) -> ClientEvent:
         event_id = given.get("event_id")
         if isinstance(event_id, str):
             refusal.event_id = event_id
-        kind = error.errors(include_url=False, include_input=False)[0]["type"]
-        if kind.startswith("union_tag"):
-            refusal.param = "type"
-            refusal.message = f"type: {_unknown_type(given)}"
+        if refusal.param == "type" and "type" in given:
+            refusal.message = f"type {_no_client_event(given['type'])}"
         raise refusal from None
 
 
@@ -377,7 +400,9 @@ def _decode(text: str) -> JsonObject:
     return given
 
 
-def _unknown_type(given: JsonObject) -> str:
-    if "type" not in given:
-        return "is required"
-    return "is not the name of a client event"
+def _no_client_event(name: object) -> str:
+    """Return what is wrong with the type of an event that no client may send."""
+    if not isinstance(name, str):
+        return "must be the name of a client event"
+    hint = _NO_CLIENT_EVENTS.get(name) or nearest(name, _CLIENT_EVENTS)
+    return f"'{shortened(name)}' is not the name of a client event; {hint}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
+from pydantic_core.core_schema import ErrorType as LibraryError
 
 from assistant.effects import Refused
 from assistant.errors import AssistantError, AudioBufferFull
+from assistant.realtime.wire import shortened
 from audio.errors import AudioError
 
 ErrorType = Literal["invalid_request_error", "server_error"]
@@ -73,13 +75,39 @@ _EXCEPTIONS: tuple[tuple[type[Exception], ErrorType, str], ...] = (
     (AssistantError, "server_error", "server_error"),
 )
 
-# pydantic's kinds of mistake → code; every other kind is a value that is not allowed.
-_MISTAKES = {
+# Kinds of mistake → code; every other kind is a value that is not allowed.
+_CODES = {
     "missing": "missing_required_parameter",
-    "extra_forbidden": "unknown_parameter",
+    "unknown_parameter": "unknown_parameter",
     "unsupported_parameter": "unsupported_parameter",
     "union_tag_not_found": "missing_required_parameter",
 }
+
+# pydantic's kinds of mistake → our words, filled in from the mistake's context.  What our own
+# validators say is in our words already.
+_WORDS = {
+    "missing": "is required",
+    "union_tag_not_found": "is required",
+    "union_tag_invalid": "must be one of {expected_tags}, not '{tag}'",
+    "literal_error": "must be {expected}",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must not be longer than {max_length} characters",
+    "too_short": "must not be empty",
+    "too_long": "must not have more entries than {max_length}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+}
+_OTHER_WORDS = "has a value that is not allowed here"
+_FOREIGN_WORDS = frozenset(get_args(LibraryError)) - _WORDS.keys()
 
 
 def from_exception(error: AudioError | AssistantError) -> ProtocolError:
@@ -105,22 +133,25 @@ def from_validation(
     """Return the first mistake in `given`, which lies at the path `root` of the client event."""
     mistake = error.errors(include_url=False)[0]
     param = ".".join([*root, *_path(mistake, given)]) or None
-    return ProtocolError(_code(mistake), _message(mistake, param), param=param)
+    words = _words(mistake)
+    separator = " " if words.startswith(("is ", "must ", "has ")) else ": "
+    return ProtocolError(_code(mistake), f"{param or 'the JSON'}{separator}{words}", param=param)
 
 
 def _code(mistake: ErrorDetails) -> str:
     kind = mistake["type"]
     if kind.endswith("_type"):
         return "invalid_type"
-    return _MISTAKES.get(kind, "invalid_value")
+    return _CODES.get(kind, "invalid_value")
 
 
-def _message(mistake: ErrorDetails, param: str | None) -> str:
-    if mistake["type"] == "missing":
-        return f"{param} is required"
-    if mistake["type"] == "extra_forbidden":
-        return f"{param} is not a known parameter"
-    return f"{param}: {mistake['msg'][:1].lower()}{mistake['msg'][1:]}"
+def _words(mistake: ErrorDetails) -> str:
+    """Return what is wrong, without the words of the library that found it."""
+    kind = mistake["type"]
+    if kind in _WORDS:
+        context = mistake.get("ctx", {})
+        return _WORDS[kind].format_map({key: shortened(str(context[key])) for key in context})
+    return _OTHER_WORDS if kind in _FOREIGN_WORDS else mistake["msg"]
 
 
 def _path(mistake: ErrorDetails, given: Any) -> list[str]:
@@ -130,7 +161,7 @@ def _path(mistake: ErrorDetails, given: Any) -> list[str]:
     missing from it, means something to the client.  `given` is decoded JSON, hence `Any`.
     """
     location = list(mistake["loc"])
-    missing = [str(location.pop())] if mistake["type"] == "missing" else []
+    named = [str(location.pop())] if mistake["type"] == "missing" else _named(mistake)
     path: list[str] = []
     for step in location:
         try:
@@ -138,4 +169,14 @@ def _path(mistake: ErrorDetails, given: Any) -> list[str]:
         except (KeyError, IndexError, TypeError):
             continue
         path.append(str(step))
-    return path + missing
+    return path + named
+
+
+def _named(mistake: ErrorDetails) -> list[str]:
+    """Return the key in the object at the mistake's place that the mistake is about, if it is."""
+    context = mistake.get("ctx", {})
+    if mistake["type"] == "unknown_parameter":
+        return [str(context["key"])]
+    if mistake["type"].startswith("union_tag"):
+        return [str(context["discriminator"]).strip("'")]
+    return []

@@ -9,12 +9,13 @@ accepted, and the effective session says what is really in force.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationError
 
 from assistant.realtime.errors import ProtocolError, from_validation
 from assistant.realtime.wire import (
+    NO_TRANSCRIPTION_SESSIONS,
     AudioFormat,
     JsonObject,
     Modalities,
@@ -32,6 +33,7 @@ from assistant.realtime.wire import (
 )
 from assistant.settings import Settings, TurnDetection
 
+_FORMATS = 'an object such as {"type": "audio/pcm"} (or audio/pcmu, audio/pcma)'
 Milliseconds = Annotated[int, Field(ge=0, le=10_000)]
 
 EAGERNESS_SILENCE_MS = {"high": 300, "auto": 500, "medium": 500, "low": 800}
@@ -118,10 +120,31 @@ def _only_auto(value: object) -> object:
     raise unsupported("the conversation is always shortened as needed; leave it out or send auto")
 
 
+def _only_realtime(value: object) -> object:
+    if value == "transcription":
+        raise unsupported(NO_TRANSCRIPTION_SESSIONS)
+    return value
+
+
 class SessionConfig(WireModel):
     """A whole session object, as far as a client may send it."""
 
-    type: Literal["realtime"] = "realtime"
+    ELSEWHERE: ClassVar[dict[str, str]] = {
+        "modalities": "use output_modalities, with one entry: audio or text",
+        "voice": "use audio.output.voice",
+        "speed": "use audio.output.speed",
+        "turn_detection": "use audio.input.turn_detection",
+        "input_audio_format": f"use audio.input.format, {_FORMATS}",
+        "output_audio_format": f"use audio.output.format, {_FORMATS}",
+        "input_audio_transcription": "use audio.input.transcription",
+        "input_audio_noise_reduction": "use audio.input.noise_reduction",
+        "max_response_output_tokens": "use max_output_tokens",
+        "temperature": "it is set in the server's configuration",
+        "client_secret": "ask for one with POST /v1/realtime/client_secrets",
+    }
+    """The keys of the protocol's beta."""
+
+    type: Annotated[Literal["realtime"], BeforeValidator(_only_realtime)] = "realtime"
     model: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     instructions: Text
     output_modalities: Modalities
@@ -268,7 +291,8 @@ class WireSession:
             if language.lower().split("-")[0] != spoken:
                 raise ProtocolError(
                     "unsupported_parameter",
-                    f"the recogniser on this server knows {spoken}, not {language}",
+                    f"the recogniser on this server knows {spoken}, not {language}; "
+                    f"send {spoken}, or leave the language out",
                     param="session.audio.input.transcription.language",
                 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,11 @@ from tests.protocol.ordering import Ordering
 from tests.protocol.schema import check
 
 Event = dict[str, Any]
+JARGON = re.compile(
+    r"[Ii]nput (should|tag)|valid (string|dictionary|list|tuple|integer|number|boolean)"
+    r"|instance of|after validation"
+)
+"""The words of the library that checks events, in which no client should be spoken to."""
 
 
 class CheckingClient:
@@ -40,6 +46,9 @@ class CheckingClient:
             event = json.loads(json.dumps(event))  # as it would arrive
             check(event)
             self.ordering.feed(event)
+            if event["type"] == "error":
+                message = event["error"]["message"]
+                assert not JARGON.search(message), message
             collected.append(event)
         self.events += collected
         return collected

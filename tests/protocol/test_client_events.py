@@ -310,6 +310,43 @@ def test_bad_input_is_refused_by_name_and_the_session_goes_on(
     play(scenario)
 
 
+@pytest.mark.parametrize(
+    ("event", "advice"),
+    [
+        ({"type": "respons.create"}, "did you mean response.create?"),
+        ({"type": "input_audio_buffer.apend"}, "did you mean input_audio_buffer.append?"),
+        ({"type": "response.done"}, "known here: conversation.item.create, "),
+        ({"type": "transcription_session.update"}, "sessions that only transcribe are not offered"),
+        (response(modalities=["text"]), "use output_modalities"),
+        (response(respond="now"), "known here: audio, "),
+        (response(instruction="Rhyme."), "did you mean instructions?"),
+        (item(role="assistant"), "send output_audio or output_text"),
+        ({"type": "conversation.item.delete", "itemid": "item_a"}, "did you mean item_id?"),
+    ],
+)
+def test_a_refusal_says_what_to_do(event: Event, advice: str) -> None:
+    async def scenario(client: CheckingClient) -> None:
+        (refused,) = await client.send(event)
+        assert advice in refused["error"]["message"]
+
+    play(scenario)
+
+
+def test_an_endless_name_is_not_repeated_to_its_end() -> None:
+    async def scenario(client: CheckingClient) -> None:
+        endless = "x" * 100_000
+        formatted = {"audio": {"input": {"format": {"type": endless}}}}
+        for event in (
+            {"type": endless},
+            {"type": "response.create", endless: 1},
+            {"type": "session.update", "session": formatted},
+        ):
+            (refused,) = await client.send(event)
+            assert len(json.dumps(refused)) < 2_000
+
+    play(scenario)
+
+
 def test_an_event_may_be_handed_over_decoded() -> None:
     async def scenario(client: CheckingClient) -> None:
         await client.connection.receive({"type": "response.cancel", "event_id": "mine"})

@@ -10,7 +10,7 @@ from assistant.realtime.errors import ProtocolError
 from assistant.realtime.session_config import Installed, WireSession
 from assistant.settings import Settings, TurnDetection
 from tests.protocol.client import CheckingClient, types
-from tests.protocol.scenario import play
+from tests.protocol.scenario import STAGES, play
 
 INSTALLED = Installed("smollm2", "whisper", "en", "joe")
 BASE = Settings(instructions="Be brief.", turn_detection=TurnDetection(threshold=0.6))
@@ -136,6 +136,7 @@ def test_the_extension_is_echoed_to_those_who_asked_for_it() -> None:
 
 
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
+    ({"type": "transcription"}, "type"),
     ({"tools": [{"type": "function", "name": "f"}]}, "tools"),
     ({"tools": [{"type": "mcp", "server_label": "s"}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
@@ -151,7 +152,6 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ),
 ]
 WRONG: list[tuple[dict[str, Any], str, str]] = [
-    ({"type": "transcription"}, "type", "invalid_value"),
     ({"type": 7}, "type", "invalid_value"),
     ({"modalities": ["text"]}, "modalities", "unknown_parameter"),
     ({"output_modalities": ["text", "audio"]}, "output_modalities", "invalid_value"),
@@ -174,11 +174,11 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ),
     (
         {"audio": {"input": {"format": {"type": "audio/mp3"}}}},
-        "audio.input.format",
+        "audio.input.format.type",
         "invalid_value",
     ),
     ({"audio": {"input": {"format": "pcm16"}}}, "audio.input.format", "invalid_type"),
-    (turn_detection(type="psychic"), "audio.input.turn_detection", "invalid_value"),
+    (turn_detection(type="psychic"), "audio.input.turn_detection.type", "invalid_value"),
     (turn_detection(threshold=1.5), "audio.input.turn_detection.threshold", "invalid_value"),
     (
         turn_detection(silence_duration_ms=-1),
@@ -218,6 +218,49 @@ def test_a_mistake_is_named(patch: dict[str, Any], param: str, code: str) -> Non
     error = refusal(patch)
     assert (error.code, error.param) == (code, f"session.{param}")
     assert error.message.startswith(f"session.{param}")
+
+
+@pytest.mark.parametrize(
+    ("patch", "advice"),
+    [
+        # The protocol's beta kept these at the top.
+        ({"modalities": ["text"]}, "output_modalities"),
+        ({"voice": "alloy"}, "audio.output.voice"),
+        ({"turn_detection": {"type": "server_vad"}}, "audio.input.turn_detection"),
+        ({"input_audio_format": "pcm16"}, 'audio.input.format, an object such as {"type"'),
+        ({"output_audio_format": "pcm16"}, "audio.output.format"),
+        ({"input_audio_transcription": {"model": "whisper-1"}}, "audio.input.transcription"),
+        ({"input_audio_noise_reduction": None}, "audio.input.noise_reduction"),
+        ({"max_response_output_tokens": 9}, "use max_output_tokens"),
+        ({"temperature": 0.8}, "the server's configuration"),
+        # Slips, and what else is asked for.
+        ({"instrutions": "Rhyme."}, "did you mean instructions?"),
+        ({"audio": {"input": {"turn_detecton": None}}}, "did you mean turn_detection?"),
+        ({"x": {"speed": 2}}, "known here: acknowledge_playback, events, playback_lead_ms"),
+        ({"type": "transcription"}, "sessions that only transcribe are not offered"),
+        (
+            {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 16_000}}}},
+            "must be 24000",
+        ),
+        ({"audio": {"input": {"format": {"type": "audio/pcm", "rate": "24k"}}}}, "resample"),
+        ({"audio": {"output": {"format": {"type": "audio/pcma", "rate": 8_000}}}}, "leave it out"),
+        ({"audio": {"output": {"format": {"type": "audio/mp3"}}}}, "one of 'audio/pcm', "),
+        ({"audio": {"output": {"voice": 5}}}, "the name of a voice"),
+        ({"audio": {"output": {"voice": {"name": "joe"}}}}, "the name as its id"),
+        ({"audio": []}, "must be an object"),
+    ],
+)
+def test_a_refusal_says_what_to_do(patch: dict[str, Any], advice: str) -> None:
+    assert advice in refusal(patch).message
+
+
+def test_the_acknowledgement_names_the_voice_that_will_be_heard() -> None:
+    async def scenario(client: CheckingClient) -> None:
+        (updated,) = await client.update(audio={"output": {"voice": "alloy"}})
+        voice = updated["session"]["audio"]["output"]["voice"]
+        assert voice == STAGES.config.voice.model
+
+    play(scenario)
 
 
 def test_a_refused_update_changes_nothing_at_all() -> None:
