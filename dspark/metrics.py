@@ -21,7 +21,8 @@ class EngineMetrics:
         scheduled_at: how often the first, second … token of a draft was verified.
         accepted_at: how often it stood.
         draft_ms: milliseconds in the drafter, features included.
-        target_ms: in the target's forward. On a GPU that is until the work was handed over.
+        target_ms: in the target. On a GPU, with static steps, drafts are judged there too: it is
+            where the device is waited for.
         rest_ms: in the rest of the steps: scheduling, verification, sampling, bookkeeping.
         prompt_tokens_reused: prompt tokens whose keys and values lay in a slot already.
         prompt_tokens_computed: prompt tokens that steps computed.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,30 +16,6 @@ from dspark.sampling import SamplingParams
 from dspark.target import load_target
 
 SLOTS = 2  # the prompt before stays cached while the next one runs
-
-
-class Stopwatch:
-    """Adds up the milliseconds that methods take, by phase."""
-
-    def __init__(self) -> None:
-        self.phases_ms: defaultdict[str, float] = defaultdict(float)
-
-    def watch(self, thing: object, method: str, phase: str) -> None:
-        """Time a method of one object from now on.
-
-        On a GPU that is the time until the work was handed over, not until it was done.
-        """
-        original = getattr(thing, method)
-
-        @functools.wraps(original)
-        def timed(*arguments: object, **settings: object) -> object:
-            begun = time.perf_counter()
-            try:
-                return original(*arguments, **settings)
-            finally:
-                self.phases_ms[phase] += 1000 * (time.perf_counter() - begun)
-
-        setattr(thing, method, timed)
 
 
 @dataclass(frozen=True)
@@ -61,7 +35,6 @@ class OurEngine:
     """`dspark.Engine`, asked as any caller would ask it."""
 
     def __init__(self, settings: EngineSettings) -> None:
-        self._stopwatch = Stopwatch()
         try:
             target = load_target(settings.target, settings.device, settings.dtype, settings.threads)
             drafter = None if settings.drafter is None else load_drafter(settings.drafter, target)
@@ -74,10 +47,7 @@ class OurEngine:
             )
         except (CheckpointError, InvalidRequest) as error:
             raise Unavailable(str(error)) from error
-        self._stopwatch.watch(target, "forward", "target")
-        if drafter is not None:
-            self._stopwatch.watch(drafter, "draft", "drafter")
-            self._stopwatch.watch(drafter, "extend", "drafter")
+        self._drafts = drafter is not None
 
     def answer(self, prompt_ids: Sequence[int], max_new_tokens: int) -> Answer:
         """See `Loaded`."""
@@ -86,12 +56,14 @@ class OurEngine:
         coming = iter(generation)
         steps = [next(coming)]
         first = time.perf_counter()
-        before = dict(self._stopwatch.phases_ms)
+        before = self._engine.metrics
         steps += coming
         ended = time.perf_counter()
-        phases = {
-            phase: ms - before.get(phase, 0.0) for phase, ms in self._stopwatch.phases_ms.items()
-        }
+        after = self._engine.metrics
+        phases = {"target": after.target_ms - before.target_ms}
+        if self._drafts:
+            phases["drafter"] = after.draft_ms - before.draft_ms
+        # Beside the rest of the steps that is handing them over, and taking them.
         phases["rest"] = 1000 * (ended - first) - sum(phases.values())
         return Answer(
             token_ids=tuple(chain.from_iterable(step.committed for step in steps)),

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from rich.console import Console
 
 from dspark import Engine, SamplingParams, load_target
@@ -22,7 +21,7 @@ from dspark.bench.contenders import Answer, Contender, Unavailable
 from dspark.bench.lineup import SYSTEMS, Wanted, lineup
 from dspark.bench.measurement import Machine, Report, measure
 from dspark.bench.others import LlamaCpp, Transformers
-from dspark.bench.ours import EngineSettings, OurEngine, Stopwatch
+from dspark.bench.ours import EngineSettings, OurEngine
 from dspark.bench.prompts import BenchPrompt, read_prompts, tokenised
 from dspark.bench.table import table
 from dspark.checkpoint import Checkpoint
@@ -347,6 +346,17 @@ def test_our_engine_gives_what_the_engine_gives_and_says_what_it_did(tiny_folder
     assert sum(answer.phases_ms.values()) == pytest.approx(answer.total_ms - answer.first_token_ms)
 
 
+def test_the_drafters_time_is_told_apart(tiny_folder: Path, write_drafter: Write) -> None:
+    drafter = str(write_drafter())
+    ours = OurEngine(EngineSettings(tiny_folder, "cpu", "float32", 1, 64, drafter, "full"))
+    try:
+        answer = ours.answer(PROMPT, 6)
+    finally:
+        ours.close()
+    assert set(answer.phases_ms) == {"target", "drafter", "rest"}
+    assert answer.phases_ms["drafter"] > 0
+
+
 def test_an_engine_that_cannot_be_opened_is_unavailable(tmp_path: Path, tiny_folder: Path) -> None:
     for settings in (
         EngineSettings(tmp_path, "cpu", "float32", 1, 64),
@@ -406,13 +416,3 @@ def test_llama_cpp_ends_at_a_stop_token_or_the_limit(
     answer = LlamaCpp(tmp_path / "model.gguf", 1, 64, {1}).answer(PROMPT, max_new_tokens)
     assert (answer.token_ids, answer.stopped) == (token_ids, stopped)
     assert answer.steps == answer.tokens == len(token_ids) + stopped
-
-
-def test_a_stopwatch_adds_up_what_a_method_takes() -> None:
-    stopwatch = Stopwatch()
-    module = torch.nn.Identity()
-    stopwatch.watch(module, "forward", "identity")
-    assert module.forward(3) == 3
-    once = stopwatch.phases_ms["identity"]
-    module.forward(3)
-    assert stopwatch.phases_ms["identity"] > once > 0
