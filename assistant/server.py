@@ -15,12 +15,13 @@ from pathlib import Path
 import uvicorn
 from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
+from assistant.addresses import address_for_others, is_wildcard
 from assistant.config import Config
 from assistant.effects import Notice, TurnFinished
 from assistant.errors import AddressUnavailable
@@ -34,6 +35,7 @@ from assistant.realtime.errors import (
     ProtocolError,
     from_validation,
 )
+from assistant.realtime.handshake import RefusableWebSocket
 from assistant.realtime.websocket import (
     accept,
     close,
@@ -92,7 +94,6 @@ class AssistantServer:
                 on_ready()
                 await asyncio.Event().wait()  # until cancelled
         except Exception as error:
-            logger.error("the stages could not be loaded: %s", error)
             self.failure = error
             on_failure()
         finally:
@@ -132,7 +133,9 @@ class AssistantServer:
         try:
             self._keys.check(key.strip() if scheme.lower() == "bearer" else None)
         except KeyRefused as refused:
-            return _http_error(401, ProtocolError("invalid_api_key", str(refused)))
+            error = ProtocolError("invalid_api_key", str(refused))
+            _log_refusal("a client secret", request, error)
+            return _http_error(401, error)
         if self._stages is None:
             return _http_error(503, _not_ready())
         try:
@@ -156,26 +159,36 @@ class AssistantServer:
         try:
             session = self._keys.session_of(key_of(websocket))
         except KeyRefused as refused:
-            self.metrics.session_refused("invalid_api_key")
             error = ProtocolError("invalid_api_key", str(refused))
-            await websocket.send_denial_response(_http_error(401, error))
+            await self._deny(websocket, 401, error)
             return
         origin = foreign_origin(websocket)
         trusted = self._keys.required or origin in (None, *self.config.server.allowed_origins)
         if not trusted:
-            self.metrics.session_refused("foreign_origin")
-            await websocket.send_denial_response(_http_error(403, _foreign(origin)))
+            await self._deny(websocket, 403, _foreign(origin))
             return
         await accept(websocket)
         stages = self._stages
         if stages is None:
-            self.metrics.session_refused("server_not_ready")
-            await turn_away(websocket, TRY_LATER, _not_ready())
+            await self._turn_away(websocket, _not_ready())
         elif self._sessions >= self.config.server.max_sessions:
-            self.metrics.session_refused("too_many_sessions")
-            await turn_away(websocket, TRY_LATER, _full())
+            await self._turn_away(websocket, _full())
         else:
             await close(websocket, await self._hold_session(websocket, stages, session))
+
+    async def _deny(self, websocket: WebSocket, status: int, error: ProtocolError) -> None:
+        """Refuse the handshake."""
+        self._note_refusal(websocket, error)
+        await websocket.send_denial_response(_http_error(status, error))
+
+    async def _turn_away(self, websocket: WebSocket, error: ProtocolError) -> None:
+        """Refuse a session for now, where a page can read why."""
+        self._note_refusal(websocket, error)
+        await turn_away(websocket, TRY_LATER, error)
+
+    def _note_refusal(self, websocket: WebSocket, error: ProtocolError) -> None:
+        self.metrics.session_refused(error.code)
+        _log_refusal("a session", websocket, error)
 
     async def _hold_session(
         self, websocket: WebSocket, stages: Stages, session: dict[str, object]
@@ -231,18 +244,22 @@ def create_app(
     stages: Stages | None = None,
     on_progress: Callable[[StageProgress], None] | None = None,
     on_ready: Callable[[], None] = lambda: None,
-    on_failure: Callable[[], None] = lambda: None,
+    on_failure: Callable[[], None] | None = None,
 ) -> Starlette:
     """Return the ASGI app; `app.state.server` is its `AssistantServer`.
 
     Unless `stages` are given, they load in the background once the app has started; until then
-    `/readyz` says what is still missing, and sessions are turned away.
+    `/readyz` says what is still missing, and sessions are turned away.  `on_failure` is for who
+    tells `failure` to the user; without it the log does.
     """
     server = AssistantServer(config, stages, on_progress)
 
+    def log_failure() -> None:
+        logger.error("the stages could not be loaded: %s", server.failure)
+
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        running = asyncio.create_task(server.run(on_ready, on_failure))
+        running = asyncio.create_task(server.run(on_ready, on_failure or log_failure))
         try:
             yield
         finally:
@@ -283,6 +300,12 @@ def serve(
 
     def on_ready() -> None:
         announce(f"Ready: http://{address} (protocol: ws://{address}/v1/realtime)")
+        if is_wildcard(host) and (ours := address_for_others(host)):
+            elsewhere = f"[{ours}]:{port}" if ":" in ours else f"{ours}:{port}"
+            announce(
+                f"From other machines: http://{elsewhere} (their browsers give the microphone "
+                "over HTTPS only)"
+            )
 
     def on_failure() -> None:
         server.should_exit = True
@@ -302,7 +325,7 @@ def make_uvicorn(app: Starlette, config: Config) -> uvicorn.Server:
     """Return the uvicorn server for `app`, with the limits of `config`."""
     settings = uvicorn.Config(
         app,
-        ws="websockets-sansio",
+        ws=RefusableWebSocket,
         # A message somewhat too long is answered by an error event; this is where memory ends.
         ws_max_size=2 * config.server.max_message_mib * 1024 * 1024,
         ws_per_message_deflate=False,  # base64 sound hardly shrinks, and every event would wait
@@ -337,6 +360,12 @@ def listen(host: str, port: int) -> socket.socket:
         milliseconds = STALLED_CLIENT_S * 1000
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     return listener
+
+
+def _log_refusal(what: str, client: HTTPConnection, error: ProtocolError) -> None:
+    """Log who was refused and why; no message of ours repeats the key that was shown."""
+    host = client.client.host if client.client else "an unknown address"
+    logger.warning("refused %s to %s (%s): %s", what, host, error.code, error.message)
 
 
 def _http_error(status: int, error: ProtocolError) -> JSONResponse:

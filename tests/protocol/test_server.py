@@ -393,6 +393,51 @@ def test_an_address_that_is_not_ours_is_said() -> None:
         listen("192.0.2.1", 8765)
 
 
+def test_on_every_address_of_the_machine_the_one_for_others_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @asynccontextmanager
+    async def loaded(config: Config, on_progress: object) -> AsyncIterator[Any]:
+        yield fake_stages(config=config)
+
+    class Announced(Exception):
+        pass
+
+    told: list[str] = []
+
+    def announce(line: str) -> None:
+        told.append(line)
+        if len(told) == 2:
+            raise Announced
+
+    monkeypatch.setattr(assistant.server, "open_stages", loaded)
+    monkeypatch.setattr(assistant.server, "address_for_others", lambda host: "192.0.2.7")
+    with pytest.raises(Announced):
+        serve(config(host="0.0.0.0", port=0), announce=announce)
+    port = told[0].split()[1].rpartition(":")[2]
+    assert told[0].startswith("Ready: http://127.0.0.1:")
+    assert f"http://192.0.2.7:{port} " in told[1]
+
+
+def test_who_takes_no_note_of_a_failure_finds_it_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @asynccontextmanager
+    async def missing(*arguments: object) -> AsyncIterator[Any]:
+        raise ModelMissing("pull it")
+        yield
+
+    monkeypatch.setattr(assistant.server, "open_stages", missing)
+    with TestClient(create_app(Config())) as client:
+        while "error" not in client.get("/readyz").json():
+            pass
+    assert "pull it" in caplog.text
+    caplog.clear()
+    with pytest.raises(ModelMissing, match="pull it"):
+        serve(config(port=0))
+    assert "pull it" not in caplog.text  # the caller tells it
+
+
 def test_a_stage_that_cannot_be_loaded_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     @asynccontextmanager
     async def missing(*arguments: object) -> AsyncIterator[Any]:
