@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -62,7 +63,11 @@ class Outcome:
 
 
 def written(words: Sequence[str], out: Path | None) -> Question:
-    """Return the question that the words make, answered into the file `out` if there is one."""
+    """Return the question that the words make, answered into the file `out` if there is one.
+
+    Raises `UsageError` if nothing can be written there.
+    """
+    _check_writable(out)
     if out is not None and not _is_file_name(out):
         out = out / "answer.wav"
     return Question(text=" ".join(words), out=out)
@@ -73,8 +78,9 @@ def recorded(files: Sequence[str], out: Path | None) -> list[Question]:
 
     `out` is a file for the one answer if it is named `….wav`, and else a folder, in which the
     answer to `a.wav` is `a.answer.wav`.  Raises `UsageError` if several answers are to go into
-    one file.
+    one file, or nothing can be written there.
     """
+    _check_writable(out)
     paths = [Path(file) for file in files]
     if out is None:
         return [Question(wav=path) for path in paths]
@@ -95,6 +101,33 @@ def recorded(files: Sequence[str], out: Path | None) -> list[Question]:
         places.add(place)
         questions.append(Question(wav=path, out=place))
     return questions
+
+
+def without_sound(questions: Iterable[Question]) -> list[Outcome]:
+    """Return the failures of those questions whose recording cannot be read."""
+    failures = []
+    for question in questions:
+        try:
+            if question.wav is not None:
+                read_audio(question.wav)
+        except AudioError as error:
+            failures.append(Outcome(question, error=str(error)))
+    return failures
+
+
+def _check_writable(out: Path | None) -> None:
+    """Refuse a place before an answer is made for it. One folder is made, not a whole path."""
+    if out is None:
+        return
+    if not out.parent.is_dir():
+        raise UsageError(
+            f"--out {out}: there is no folder {out.parent}: make it, or name another place."
+        )
+    if out.is_file() and not _is_file_name(out):
+        raise UsageError(f"--out {out}: is a file already: name a folder, or a file that is ….wav.")
+    folder = out if out.is_dir() else out.parent
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"--out {out}: you may not write into {folder}: name another place.")
 
 
 def _is_file_name(path: Path) -> bool:
@@ -137,5 +170,5 @@ async def _chunks(samples: Samples, rate_hz: int, realtime: bool) -> AsyncIterat
 
 
 def _write(path: Path, pcm: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     write_wav(path, from_pcm16(np.frombuffer(pcm, "<i2")), OUTPUT_RATE_HZ)

@@ -18,12 +18,14 @@ from rich.console import Console
 from rich.table import Table
 
 from assistant import terminal
-from assistant.config import load_config
-from assistant.errors import ModelDamaged, ModelMissing
+from assistant.addresses import is_loopback
+from assistant.config import ENVIRONMENT_PREFIX, load_config
+from assistant.errors import ModelDamaged, ModelMissing, UsageError
 from assistant.models import (
     REGISTRY,
     HubModel,
     Model,
+    PackagedModel,
     check_present,
     find,
     models_folder,
@@ -83,19 +85,25 @@ def serve(
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="0 picks a free one.")] = None,
 ) -> None:
     """Serve the web page and the realtime protocol until interrupted."""
-    with terminal.complaints(), terminal.LoadingDisplay(logged=True) as display:
+    with terminal.complaints():
         loaded = load_config(config)
         given = {"host": host, "port": port}
         changes = {key: value for key, value in given.items() if value is not None}
         loaded = loaded.model_copy(update={"server": loaded.server.model_copy(update=changes)})
         check_present(loaded)
-        from assistant.server import serve as serve_until_interrupted
+        if not loaded.server.api_keys and not is_loopback(loaded.server.host):
+            terminal.warn(
+                f"Anybody who reaches this machine at {loaded.server.host} can talk to it: set "
+                f"[server] api_keys, or {ENVIRONMENT_PREFIX}SERVER__API_KEYS='[\"a key\"]'."
+            )
+        with terminal.LoadingDisplay(logged=True) as display:
+            from assistant.server import serve as serve_until_interrupted
 
-        def announce(line: str) -> None:
-            display.stop()
-            typer.echo(line)
+            def announce(line: str) -> None:
+                display.stop()
+                typer.echo(line)
 
-        serve_until_interrupted(loaded, announce=announce, on_progress=display.show)
+            serve_until_interrupted(loaded, announce=announce, on_progress=display.show)
 
 
 @app.command()
@@ -123,19 +131,30 @@ def ask(
 ) -> None:
     """Ask something, in writing or with recordings, and print the answer."""
     with terminal.complaints():
-        from assistant.ask import outcomes, recorded, written
+        _check_together(config, url)
+        if realtime and not wav:
+            raise UsageError("--realtime is for recordings: give some with --wav.")
+        from assistant.ask import outcomes, recorded, without_sound, written
 
         questions = recorded(words, out) if wav else [written(words, out)]
+        all_answered = True
 
-        async def answer_all() -> bool:
-            all_answered = True
+        def show(outcome: Outcome) -> None:
+            nonlocal all_answered
+            _print_json(outcome) if as_json else _print_outcome(outcome)
+            all_answered &= outcome.error is None
+
+        async def answer_all() -> None:
             async with _dialogues(config, url, api_key) as open_dialogue:
                 async for outcome in outcomes(questions, open_dialogue, realtime=realtime):
-                    _print_json(outcome) if as_json else _print_outcome(outcome)
-                    all_answered &= outcome.error is None
-            return all_answered
+                    show(outcome)
 
-        if not asyncio.run(answer_all()):
+        for outcome in without_sound(questions):  # told before the models load
+            show(outcome)
+            questions.remove(outcome.question)
+        if questions:
+            asyncio.run(answer_all())
+        if not all_answered:
             raise typer.Exit(terminal.FAILED)
 
 
@@ -147,6 +166,7 @@ def talk(
 ) -> None:
     """Talk through this machine's microphone and loudspeaker (headphones are better)."""
     with terminal.complaints():
+        _check_together(config, url)
         from assistant.talk import LEAD_MS, converse, open_devices
 
         async def hold_conversation() -> None:
@@ -195,12 +215,8 @@ def verify_models(names: NamesArgument = None, config: ConfigOption = None) -> N
     with terminal.complaints():
         faulty = False
         for model in _chosen(names, config):
-            if isinstance(model, HubModel):
-                typer.echo(f"{model.name}: kept and checked by the hub's own cache")
-                continue
             try:
-                model.verify(models_folder())
-                typer.echo(f"{model.name}: as published")
+                typer.echo(f"{model.name}: {_verified(model)}")
             except (ModelMissing, ModelDamaged) as error:
                 terminal.complain(str(error))
                 faulty = True
@@ -208,8 +224,28 @@ def verify_models(names: NamesArgument = None, config: ConfigOption = None) -> N
             raise typer.Exit(terminal.FAILED)
 
 
+def _check_together(config: Path | None, url: str | None) -> None:
+    if config is not None and url is not None:
+        raise UsageError(
+            "--config is for models loaded here, and --url for a server, which has its own: give "
+            "one of them."
+        )
+
+
 def _chosen(names: list[str] | None, config: Path | None) -> list[Model]:
     return [find(name) for name in names] if names else models_of(load_config(config))
+
+
+def _verified(model: Model) -> str:
+    """Say what is known of an installed model. Raises `ModelMissing` or `ModelDamaged`."""
+    if isinstance(model, PackagedModel):
+        model.verify(models_folder())
+        return "as published"
+    if model.cached_folder() is None:
+        raise ModelMissing(
+            f"{model.name} is not in the hub's cache: run `assistant models pull {model.name}`."
+        )
+    return "in the hub's cache, whose contents are not checked here"
 
 
 def _place(model: Model) -> str:
@@ -243,6 +279,7 @@ def _print_json(outcome: Outcome) -> None:
 def _print_outcome(outcome: Outcome) -> None:
     """Print an answer for people, with its recording's name where there is one."""
     question, reply = outcome.question, outcome.reply
+    cut = " … (cut at the length limit)" if reply and reply.status == "incomplete" else ""
     if question.wav is not None:
         typer.echo(question.wav)
     if outcome.error is not None:
@@ -250,8 +287,8 @@ def _print_outcome(outcome: Outcome) -> None:
     elif isinstance(reply, Turn) and reply.rejection is not None:
         typer.echo(f"  (no words were recognised: {reply.rejection})")
     elif isinstance(reply, Turn):
-        typer.echo(f"  you        {reply.transcript}\n  assistant  {reply.text}")
+        typer.echo(f"  you        {reply.transcript}\n  assistant  {reply.text}{cut}")
     elif reply is not None:
-        typer.echo(reply.text)
+        typer.echo(f"{reply.text}{cut}")
     if reply is not None and reply.audio and question.out is not None:
         typer.echo(f"  written to {question.out}")

@@ -5,6 +5,7 @@ All of it goes to standard error; standard output belongs to the answers.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -38,22 +39,35 @@ def complain(message: str) -> None:
     messages.print(f"[red]{escape(message)}[/red]")
 
 
+def warn(message: str) -> None:
+    """Show what may not be meant."""
+    messages.print(f"[yellow]{escape(message)}[/yellow]")
+
+
 @contextmanager
 def complaints() -> Iterator[None]:
     """Show an error that is meant for the user, without a traceback, and leave with its code."""
     try:
         yield
+    except typer.Exit:
+        raise
     except AssistantError as error:
         complain(str(error))
         raise typer.Exit(MISUSED if isinstance(error, UsageError) else FAILED) from None
     except Exception as error:
-        from audio.errors import AudioError
-        from dspark.errors import DSparkError  # brings torch: only once something failed
-
-        if not isinstance(error, AudioError | DSparkError):
+        if not isinstance(error, _other_errors_for_users()):
             raise
         complain(str(error))
         raise typer.Exit(FAILED) from None
+
+
+def _other_errors_for_users() -> tuple[type[Exception], ...]:
+    """Return the errors of the other packages that can have been raised.
+
+    What was not imported raised nothing, and importing it now would bring torch for a message.
+    """
+    families = (("audio.errors", "AudioError"), ("dspark.errors", "DSparkError"))
+    return tuple(getattr(sys.modules[home], name) for home, name in families if home in sys.modules)
 
 
 class LoadingDisplay:

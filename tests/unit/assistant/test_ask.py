@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assistant.ask import Outcome, Question, outcomes, recorded, written
+from assistant.ask import Outcome, Question, outcomes, recorded, without_sound, written
 from assistant.client import Dialogue
 from assistant.errors import UsageError
 from audio.pcm import read_audio, write_wav
@@ -108,6 +108,40 @@ def test_several_answers_go_into_a_folder_under_the_names_of_their_questions(
 def test_several_answers_do_not_go_into_one_file() -> None:
     with pytest.raises(UsageError, match="name a folder"):
         recorded(["a.wav", "b.wav"], Path("answer.wav"))
+
+
+@pytest.mark.parametrize("ask", [lambda out: written(["Hi"], out), lambda out: recorded([], out)])
+def test_one_folder_is_made_for_the_answers_and_no_path_of_them(
+    ask: Callable[[Path], object], tmp_path: Path
+) -> None:
+    ask(tmp_path / "new")
+    for out in (tmp_path / "mistyped" / "new", tmp_path / "mistyped" / "answer.wav"):
+        with pytest.raises(UsageError, match=r"there is no folder .*mistyped: make it"):
+            ask(out)
+
+
+def test_a_file_that_is_no_recording_is_not_taken_for_a_folder(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine")
+    with pytest.raises(UsageError, match="is a file already"):
+        written(["Hi"], notes)
+
+
+def test_the_answer_is_written_into_a_new_folder(recording: Path, tmp_path: Path) -> None:
+    asked(recorded([str(recording)], tmp_path / "new"), ScriptedServer)
+    assert (tmp_path / "new" / "question.answer.wav").stat().st_size > 0
+
+
+def test_recordings_that_cannot_be_read_are_found_before_any_is_sent(
+    recording: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.wav"
+    bad.write_bytes(b"no sound")
+    questions = recorded([str(recording), str(bad), str(tmp_path / "missing.wav")], None)
+    unreadable, missing = without_sound([*questions, written(["Hi"], None)])
+    assert (unreadable.question, missing.question) == (questions[1], questions[2])
+    assert "bad.wav" in str(unreadable.error)
+    assert "there is no such file" in str(missing.error)
 
 
 def test_an_answer_never_replaces_its_question(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from assistant.cli import app
 from assistant.client import Dialogue
 from assistant.config import Config
 from assistant.errors import ServerUnreachable
-from assistant.models import REGISTRY
+from assistant.models import REGISTRY, HubModel
 from audio.pcm import write_wav
 from tests.unit.assistant.scripted_server import ScriptedServer
 
@@ -103,6 +103,67 @@ def test_a_recording_that_fails_gives_its_line_and_the_exit_code(recordings: lis
     assert result.exit_code == 1
     assert "missing.wav" in lines[0]["error"]
     assert lines[2]["reply"] == "Hi."
+
+
+def test_when_no_recording_can_be_read_nothing_is_loaded() -> None:
+    result = run("ask", "--wav", "missing.wav", "gone.flac")
+    assert result.exit_code == 1
+    assert result.stderr.count("there is no such file") == 2
+    assert ScriptedAssistant.opened is None
+
+
+def test_an_answer_cut_at_the_length_limit_says_so(
+    monkeypatch: pytest.MonkeyPatch, recordings: list[str]
+) -> None:
+    class Cut(ScriptedServer):
+        def end_answer(self, status: str, heard: str | None) -> None:
+            super().end_answer("incomplete", heard)
+
+    monkeypatch.setattr(sys.modules[__name__], "ScriptedServer", Cut)
+    assert run("ask", "Hello?").stdout == "Hi. … (cut at the length limit)\n"
+    assert "Hi. … (cut at the length limit)\n" in run("ask", "--wav", recordings[0]).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["ask", "Hello?", "--realtime"], "--realtime is for recordings"),
+        (["ask", "Hello?", "--config", "x.toml", "--url", "host:1"], "give one of them"),
+        (["talk", "--config", "x.toml", "--url", "host:1"], "give one of them"),
+        (["ask", "Hello?", "--out", "no-such-folder/answer.wav"], "there is no folder"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_options_that_do_not_go_together_are_misuse(arguments: list[str], complaint: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == terminal.MISUSED
+    assert complaint in result.stderr
+    assert ScriptedAssistant.opened is None
+
+
+@pytest.mark.parametrize(
+    ("host", "keys", "warned"),
+    [
+        ("0.0.0.0", "[]", True),
+        ("192.0.2.7", "[]", True),
+        ("0.0.0.0", '["a key"]', False),
+        ("127.0.0.1", "[]", False),
+        ("localhost", "[]", False),
+    ],
+)
+def test_a_server_that_others_reach_without_a_key_is_warned_about(
+    host: str, keys: str, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import assistant.server
+
+    def serve(config: Config, *, announce: Callable[[str], None], on_progress: object) -> None:
+        announce(f"Ready: {config.server.host}")
+
+    monkeypatch.setattr(assistant.server, "serve", serve)
+    monkeypatch.setenv("ASSISTANT__SERVER__API_KEYS", keys)
+    result = run("serve", "--host", host)
+    assert result.stdout == f"Ready: {host}\n"
+    assert ("set [server] api_keys" in result.stderr) is warned
 
 
 def test_for_people_the_conversation_is_written_out(recordings: list[str]) -> None:
@@ -205,6 +266,25 @@ def test_verifying_without_the_models_fails_for_each() -> None:
     assert len(result.stderr.splitlines()) == 3
 
 
+def test_verifying_a_hub_model_that_is_not_here_says_so_and_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HubModel, "cached_folder", lambda self: None)
+    result = run("models", "verify", "nobody/nothing")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "assistant models pull nobody/nothing" in result.stderr
+
+
+def test_verifying_a_hub_model_claims_no_more_than_is_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(HubModel, "cached_folder", lambda self: tmp_path)
+    result = run("models", "verify", "owner/name")
+    assert result.exit_code == 0
+    assert "not checked here" in result.stdout
+
+
 def test_talking_without_the_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sounddevice", None)
     result = run("talk")
@@ -213,16 +293,38 @@ def test_talking_without_the_library_says_how_to_get_it(monkeypatch: pytest.Monk
     assert ScriptedAssistant.opened is None
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["models", "list"]], ids=" ".join)
-def test_what_needs_no_model_does_not_load_their_libraries(arguments: list[str]) -> None:
+def loaded_by(*arguments: str, heavy: set[str]) -> set[str]:
+    """Run the command line in a process of its own; return which of the libraries it imported."""
     program = (
         "import sys\n"
         "from assistant.cli import app\n"
         "try: app()\n"
         "except SystemExit: pass\n"
-        "heavy = {'torch', 'numpy', 'onnxruntime', 'faster_whisper', 'starlette'}\n"
-        "print('loaded:', sorted(heavy & set(sys.modules)))\n"
+        "print('\\nloaded:', *sys.modules)\n"
     )
     command = [sys.executable, "-c", program, *arguments]
     finished = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert finished.stdout.splitlines()[-1] == "loaded: []"
+    return heavy & set(finished.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["models", "list"]], ids=" ".join)
+def test_what_needs_no_model_does_not_load_their_libraries(arguments: list[str]) -> None:
+    heavy = {"torch", "numpy", "onnxruntime", "faster_whisper", "starlette"}
+    assert loaded_by(*arguments, heavy=heavy) == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["models", "verify"],
+        ["models", "pull", "no-such-model"],
+        ["serve"],
+        ["ask", "Hello?"],
+        ["ask", "Hello?", "--realtime"],
+        ["ask", "--wav", "missing.wav"],
+        ["ask", "Hello?", "--url", "127.0.0.1:1"],
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_is_told_without_waiting_for_the_models_libraries(arguments: list[str]) -> None:
+    assert loaded_by(*arguments, heavy={"torch", "onnxruntime", "faster_whisper"}) == set()
