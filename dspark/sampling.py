@@ -31,7 +31,8 @@ class SamplingParams:
     top-k, top-p, min-p. `temperature=0` takes the most probable token. `top_k=0`, `top_p=1` and
     `min_p=0` filter nothing. The repetition penalty looks at prompt and answer, presence and
     frequency only at the answer. `stop_token_ids` are added to the tokenizer's own. `stop` are
-    texts: the answer ends with the last token before the first of them.
+    texts: the answer ends with the last token before the first of them. A `seed` repeats an answer
+    whatever shares its steps; with a drafter only if as much is drafted and verified each time.
     """
 
     temperature: float = 0.0

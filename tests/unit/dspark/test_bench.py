@@ -346,7 +346,9 @@ def test_our_engine_gives_what_the_engine_gives_and_says_what_it_did(tiny_folder
     assert sum(answer.phases_ms.values()) == pytest.approx(answer.total_ms - answer.first_token_ms)
 
 
-def test_the_drafters_time_is_told_apart(tiny_folder: Path, write_drafter: Write) -> None:
+def test_the_drafters_time_is_told_apart(
+    tiny_folder: Path, write_drafter: Callable[..., Path]
+) -> None:
     drafter = str(write_drafter())
     ours = OurEngine(EngineSettings(tiny_folder, "cpu", "float32", 1, 64, drafter, "full"))
     try:
