@@ -52,75 +52,65 @@ class SlotAttention:
     def __init__(
         self, spans: Sequence[Placed], cache: KvCache, *, heads: int, causal: bool
     ) -> None:
-        self._cache = cache
-        self._spans: list[tuple[Placed, slice, int, Tensor]] = []
-        group = heads // cache.keys.shape[2]
-        row = 0
-        for span in spans:
-            rows = slice(row, row + span.stop - span.start)
-            tiles_end = padded(span.stop)
-            positions = torch.arange(tiles_end, device=cache.keys.device)
-            own = positions[span.start : span.stop, None]
-            visible = positions <= (own if causal else own[-1])
-            mask = scores_mask(visible.expand(len(own), -1), group).to(cache.keys.dtype)
-            self._spans.append((span, rows, tiles_end, mask))
-            row = rows.stop
+        self._lengths = [span.stop - span.start for span in spans]
+        self._spans = [_SpanAttention(span, cache, heads, causal) for span in spans]
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Store the spans' keys and values, and attend (see `Attention`)."""
-        attended = []
-        for span, rows, tiles_end, mask in self._spans:
-            self._cache.append(layer, span.slot, span.start, keys[rows], values[rows])
-            context = self._cache.read(layer, span.slot, tiles_end)
-            attended.append(grouped_attention(queries[rows], *context, mask))
-        return attended[0] if len(attended) == 1 else torch.cat(attended)
+        if len(self._spans) == 1:
+            return self._spans[0](layer, queries, keys, values)
+        pieces = [torch.split_with_sizes(rows, self._lengths) for rows in (queries, keys, values)]
+        return torch.cat(
+            [span(layer, *piece) for span, *piece in zip(self._spans, *pieces, strict=True)]
+        )
 
 
-def scores_mask(visible: Tensor, group: int) -> Tensor:
-    """What `grouped_attention` adds to its scores so that each token sees what it may.
+class _SpanAttention:
+    """Attention of one span, with what is the same in every layer made once.
+
+    The query heads that share a key head are laid beside each other as further rows, so keys and
+    values are read in place, once, whatever the group's size.
 
     Matrix products of few rows, or with a ragged edge, are summed in another order than others.
     A token's attention would then differ in its last bits with the number of tokens beside it.
     So there are never fewer than four rows, and positions come in whole tiles; for those the
     order is always the same.
-
-    Args:
-        visible: `[tokens, positions]` bool, positions in whole tiles.
-        group: how many query heads share a key head.
-
-    Returns:
-        `[rows, positions]` of 0 and -infinity, float32; a row for each token of each head of a
-        group, and rows that see everything to make up four.
     """
-    mask = torch.zeros(visible.shape, device=visible.device).masked_fill_(~visible, -math.inf)
-    rows = group * visible.shape[0]
-    return functional.pad(mask.repeat(group, 1), (0, 0, 0, max(0, _LEAST_ROWS - rows)))
 
+    def __init__(self, span: Placed, cache: KvCache, heads: int, causal: bool) -> None:
+        kv_heads, _, head_dim = cache.keys.shape[2:]
+        self._tokens = span.stop - span.start
+        self._group = heads // kv_heads
+        self._scale = head_dim**-0.5
+        self._own = cache.by_layer(span.slot, span.start, span.stop)
+        self._context = cache.by_layer(span.slot, 0, padded(span.stop))
+        self._mask = self._scores_mask(span, causal).to(cache.keys)
+        self._rows = cache.keys.new_zeros(kv_heads, len(self._mask), head_dim)
+        self._queries = self._by_token(self._rows)
 
-def grouped_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Softmax attention in which several query heads share a key head.
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        for own, new in zip(self._own[layer], (keys, values), strict=True):
+            own.copy_(new.transpose(0, 1))
+        self._queries.copy_(queries.view(self._queries.shape))
+        all_keys, all_values = self._context[layer]
+        scores = torch.baddbmm(self._mask, self._rows, all_keys.mT, alpha=self._scale)
+        attended = torch.bmm(scores.softmax(-1), all_values)
+        return self._by_token(attended).reshape(self._tokens, -1)
 
-    The query heads of a group are laid beside each other as further rows, so keys and values
-    are read in place, once, whatever the group's size.
+    def _by_token(self, rows: Tensor) -> Tensor:
+        """`[kv_heads, rows, head_dim]` as `[tokens, kv_heads, group, head_dim]`, not copied."""
+        used = rows[:, : self._group * self._tokens]
+        return used.view(len(rows), self._group, self._tokens, -1).permute(2, 0, 1, 3)
 
-    Args:
-        queries: `[tokens, heads, head_dim]`.
-        keys: `[kv_heads, positions, head_dim]`.
-        values: as keys.
-        mask: from `scores_mask`, in the queries' precision.
+    def _scores_mask(self, span: Placed, causal: bool) -> Tensor:
+        """`[rows, positions]`, 0 where a row sees a position and -infinity where it does not.
 
-    Returns:
-        `[tokens, heads × head_dim]`.
-    """
-    tokens, heads, head_dim = queries.shape
-    kv_heads = keys.shape[0]
-    group = heads // kv_heads
-    used = group * tokens
-    rows = queries.view(tokens, kv_heads, group, head_dim).permute(1, 2, 0, 3)
-    rows = rows.reshape(kv_heads, used, head_dim)
-    if used < mask.shape[0]:
-        rows = functional.pad(rows, (0, 0, 0, mask.shape[0] - used))
-    scores = torch.baddbmm(mask, rows, keys.transpose(1, 2), alpha=head_dim**-0.5)
-    attended = torch.bmm(scores.softmax(-1), values)[:, :used]
-    attended = attended.view(kv_heads, group, tokens, head_dim).permute(2, 0, 1, 3)
-    return attended.reshape(tokens, heads * head_dim)
+        There is a row for each token of each head of a group, and rows that see everything to
+        make up four.
+        """
+        positions = torch.arange(padded(span.stop))
+        own = positions[span.start : span.stop, None]
+        visible = positions <= (own if causal else own[-1])
+        mask = torch.zeros(self._tokens, len(positions)).masked_fill_(~visible, -math.inf)
+        rows = self._group * self._tokens
+        return functional.pad(mask.repeat(self._group, 1), (0, 0, 0, max(0, _LEAST_ROWS - rows)))

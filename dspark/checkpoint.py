@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dspark.errors import CheckpointError, CheckpointNotFound, MissingTensor, WrongShape
-from dspark.linear import FloatLinear, Int8Linear, Linear, Precision
+from dspark.linear import FloatLinear, Linear, Precision, linear
 
 Progress = Callable[[str, float], None]
 """Told what is being done and which fraction of it is."""
@@ -187,19 +187,19 @@ class Weights:
         """One layer of the named ones (without `.weight`), their outputs side by side."""
         shapes = [(out, in_features) for out in out_features]
         weight = self._stacked([f"{name}.weight" for name in names], shapes)
-        if not bias:
-            return self._linear(weight, None)
         sizes = [(out,) for out in out_features]
-        return self._linear(weight, self._stacked([f"{name}.bias" for name in names], sizes))
+        added = self._stacked([f"{name}.bias" for name in names], sizes) if bias else None
+        return linear(weight, added, self.precision.layers)
+
+    def head(self, name: str, shape: tuple[int, int]) -> Linear:
+        """The head called `name` (without `.weight`), `[vocab, hidden]`."""
+        return linear(self._stacked([f"{name}.weight"], [shape]), None, self.precision.head)
 
     def tied_head(self, name: str, embedding: Tensor) -> Linear:
         """The head whose weight is the embedding called `name`, sharing its memory if it can."""
-        if self.precision.int8_weights:
-            return self._linear(self.checkpoint.tensor(name, embedding.shape), None)
-        return FloatLinear(embedding)
-
-    def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        return (Int8Linear if self.precision.int8_weights else FloatLinear)(weight, bias)
+        if self.precision.head == "float":
+            return FloatLinear(embedding)
+        return linear(self.checkpoint.tensor(name, embedding.shape), None, self.precision.head)
 
     def _stacked(self, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Tensor:
         rows = sum(shape[0] for shape in shapes)

@@ -19,6 +19,7 @@ from dspark.attention import Attention
 from dspark.checkpoint import Weights
 from dspark.errors import UnsupportedArchitecture
 from dspark.linear import Linear
+from dspark.norm import RmsNorm
 
 FAMILIES = {
     "LlamaForCausalLM": "llama",
@@ -206,10 +207,11 @@ class DecoderLayer:
         hidden, attention, kv = config.hidden_size, config.attention_width, config.kv_width
 
         def vector(name: str, size: int) -> Tensor:
-            return weights.dense(f"{prefix}.{name}", (size,))
+            return weights.dense(f"{prefix}.{name}.weight", (size,))
 
-        self._attention_norm = vector("input_layernorm.weight", hidden)
-        self._mlp_norm = vector("post_attention_layernorm.weight", hidden)
+        epsilon = config.norm_epsilon
+        self._attention_norm = RmsNorm(vector("input_layernorm", hidden), epsilon)
+        self._mlp_norm = RmsNorm(vector("post_attention_layernorm", hidden), epsilon)
         self._qkv = weights.linear(
             [f"{prefix}.self_attn.{name}_proj" for name in "qkv"],
             [attention, kv, kv],
@@ -231,35 +233,32 @@ class DecoderLayer:
         self._qk_norm: Tensor | None = None
         if config.qk_norm:
             # One row a head, so that queries and keys are normed and rotated together.
-            query = vector("self_attn.q_norm.weight", config.head_dim)
-            key = vector("self_attn.k_norm.weight", config.head_dim)
+            query = vector("self_attn.q_norm", config.head_dim)
+            key = vector("self_attn.k_norm", config.head_dim)
             self._qk_norm = torch.stack([query] * config.heads + [key] * config.kv_heads)
 
     def __call__(self, hidden: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
         """`[tokens, hidden] → [tokens, hidden]`."""
-        queries, keys, values = self._project(self._norm(hidden, self._attention_norm), rotation)
+        queries, keys, values = self._project(self._attention_norm(hidden), rotation)
         hidden = hidden + self._output(attention(self._index, queries, keys, values))
-        gate, up = self._gate_up(self._norm(hidden, self._mlp_norm)).chunk(2, -1)
+        gate, up = self._gate_up(self._mlp_norm(hidden)).chunk(2, -1)
         return hidden + self._down(functional.silu(gate) * up)
 
     def _project(self, normed: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
         config = self._config
         heads = self._qkv(normed).view(len(normed), -1, config.head_dim)
-        rotated = heads[:, : config.heads + config.kv_heads]
+        rotated, values = torch.split_with_sizes(
+            heads, (config.heads + config.kv_heads, config.kv_heads), 1
+        )
         if self._qk_norm is not None:
             rotated = (
                 functional.rms_norm(rotated, (config.head_dim,), eps=config.norm_epsilon)
                 * self._qk_norm
             )
-        rotated = rotation(rotated)
-        return (
-            rotated[:, : config.heads],
-            rotated[:, config.heads :],
-            heads[:, config.heads + config.kv_heads :],
+        queries, keys = torch.split_with_sizes(
+            rotation(rotated), (config.heads, config.kv_heads), 1
         )
-
-    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(hidden, weight.shape, weight, self._config.norm_epsilon)
+        return queries, keys, values
 
 
 class Decoder:
@@ -283,10 +282,11 @@ class Decoder:
             for index in range(config.layers)
         ]
         self.final_norm = weights.dense("model.norm.weight", (config.hidden_size,))
+        self._norm = RmsNorm(self.final_norm, config.norm_epsilon)
         self.head: Linear = (
             weights.tied_head("model.embed_tokens.weight", self.embedding)
             if config.tied_embeddings
-            else weights.linear(["lm_head"], [config.vocab_size], config.hidden_size)
+            else weights.head("lm_head", shape)
         )
         self.inverse_wavelengths = config.rope.inverse_wavelengths(config.head_dim).to(self.device)
 
@@ -325,6 +325,4 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`[rows, hidden]`, before the final norm → `[rows, vocab]` float32."""
-        weight = self.final_norm
-        normed = functional.rms_norm(hidden, weight.shape, weight, self.config.norm_epsilon)
-        return self.head(normed).float()
+        return self.head(self._norm(hidden)).float()

@@ -57,12 +57,13 @@ class KvCache:
         self.keys[layer, slot, :, start:stop] = keys.transpose(0, 1)
         self.values[layer, slot, :, start:stop] = values.transpose(0, 1)
 
-    def read(self, layer: int, slot: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Keys and values `[kv_heads, stop, head_dim]` of positions `0 … stop-1`, not copied.
+    def by_layer(self, slot: int, start: int, stop: int) -> Sequence[tuple[Tensor, Tensor]]:
+        """Every layer's keys and values `[kv_heads, stop - start, head_dim]`, not copied.
 
         What lies beyond the slot's tokens is finite, and otherwise arbitrary.
         """
-        return self.keys[layer, slot, :, :stop], self.values[layer, slot, :, :stop]
+        keys, values = self.keys[:, slot, :, start:stop], self.values[:, slot, :, start:stop]
+        return list(zip(keys.unbind(), values.unbind(), strict=True))
 
     def copy(self, source: int, destination: int, stop: int) -> None:
         """Copy positions `0 … stop-1` of every layer from one slot to another."""

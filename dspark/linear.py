@@ -1,22 +1,29 @@
 """Weight formats behind one call: a linear layer takes rows and gives rows, however it stores.
 
-A token's result does not depend on how many tokens share the step when the weights are int8:
-products are summed exactly, in integers, and each row has its own activation scale. With the
-tiled attention of `dspark.decoder` that holds for the whole network, so verifying drafted tokens
-gives bit for bit the logits that decoding them one by one gives. Float sums are rounded in an
-order that depends on the number of rows, so float32 and bfloat16 promise that only nearly.
+A token's result does not depend on how many tokens share the step when the weights are integers.
+In int8 products are summed exactly, and each row has its own activation scale; in int4
+(`dspark.int4`) each row is summed in one order. With the tiled attention of `dspark.attention`
+that holds for the whole network, so verifying drafted tokens gives bit for bit the logits that
+decoding them one by one gives. Other float sums are rounded in an order that depends on the number
+of rows, so float32 and bfloat16 promise that only nearly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from dspark.errors import InvalidRequest
+from dspark.int4 import Int4Linear, has_int4_kernel
+
 Linear = Callable[[Tensor], Tensor]
 """`[rows, in_features] → [rows, out_features]`, in the activations' precision."""
+
+WeightFormat = Literal["float", "int8", "int4"]
 
 
 @dataclass(frozen=True)
@@ -26,19 +33,52 @@ class Precision:
     Attributes:
         activations: type of the hidden states, keys and values.
         embedding: type of the embedding table.
-        int8_weights: whether linear layers keep int8 weights and quantise each row they are given.
+        layers: what the layers' linear maps keep; float is the precision of the activations.
+        head: what the head keeps.
     """
 
     activations: torch.dtype
     embedding: torch.dtype
-    int8_weights: bool = False
+    layers: WeightFormat = "float"
+    head: WeightFormat = "float"
+
+    @property
+    def of_drafter(self) -> Precision:
+        """A drafter's beside a target of this one: not in int4, which no drafter is trained for."""
+        return replace(self, layers=self.head)
 
 
 PRECISIONS = {
     "float32": Precision(torch.float32, torch.float32),
     "bfloat16": Precision(torch.bfloat16, torch.bfloat16),
-    "int8": Precision(torch.float32, torch.bfloat16, int8_weights=True),
+    "int8": Precision(torch.float32, torch.bfloat16, layers="int8", head="int8"),
+    # Int8 takes the head no longer, and a head's errors are the ones that choose other tokens.
+    "int4": Precision(torch.float32, torch.bfloat16, layers="int4", head="int8"),
 }
+
+
+def precision_named(dtype: str, device: torch.device) -> Precision:
+    """One of `PRECISIONS`, if it can be computed with here.
+
+    Raises:
+        InvalidRequest: there is none of that name, or the device, the processor or this build of
+            torch cannot compute in it.
+    """
+    if dtype not in PRECISIONS:
+        raise InvalidRequest(f"dtype is {dtype!r}; it must be one of {', '.join(PRECISIONS)}")
+    precision = PRECISIONS[dtype]
+    if precision.head == "int8" and device.type != "cpu":
+        raise InvalidRequest(f"{dtype} is computed on the CPU only; choose bfloat16 on {device}")
+    if precision.head == "int8" and not torch._C._has_mkldnn:
+        raise InvalidRequest(
+            f"this build of torch has no oneDNN, which {dtype} needs: choose float32"
+        )
+    if precision.layers == "int4" and not has_int4_kernel():
+        raise InvalidRequest(
+            "torch multiplies 4-bit weights quickly only on x86 processors with AVX2, and not on "
+            "Windows: choose int8"
+        )
+    return precision
 
 
 class FloatLinear:
@@ -115,3 +155,12 @@ class Int8Linear:
         sums: Tensor = torch.add(*product.chunk(2), alpha=1 / (2 * _LEVELS))
         sums *= largest / _LEVELS
         return sums if self._bias is None else sums + self._bias
+
+
+def linear(weight: Tensor, bias: Tensor | None, kept_in: WeightFormat) -> Linear:
+    """The layer that keeps its weight in a format; int8 for shapes that int4 does not take."""
+    if kept_in == "float":
+        return FloatLinear(weight, bias)
+    if kept_in == "int4" and Int4Linear.fits(weight):
+        return Int4Linear(weight, bias)
+    return Int8Linear(weight, bias)

@@ -19,7 +19,7 @@ from dspark.checkpoint import Checkpoint, Weights
 from dspark.decoder import Decoder, DecoderConfig
 from dspark.drafters.dspark import DSparkDrafter
 from dspark.errors import CheckpointError, InvalidRequest
-from dspark.linear import PRECISIONS
+from dspark.linear import precision_named
 from dspark.step_cost import cache_folder
 from dspark.target import Target
 
@@ -127,15 +127,12 @@ def random_target(
         if config not in SHAPES:
             raise InvalidRequest(f"there is no shape {config!r}; known are {', '.join(SHAPES)}")
         config = SHAPES[config]
-    if dtype not in PRECISIONS:
-        raise InvalidRequest(f"dtype is {dtype!r}; it must be one of {', '.join(PRECISIONS)}")
-    torch.set_num_threads(threads)
     place = torch.device(device)
+    precision = precision_named(dtype, place)
+    torch.set_num_threads(threads)
     checkpoint = RandomCheckpoint(config, place, seed)
     with torch.inference_mode():
-        decoder = Decoder(
-            DecoderConfig.from_config(config), Weights(checkpoint, PRECISIONS[dtype], place)
-        )
+        decoder = Decoder(DecoderConfig.from_config(config), Weights(checkpoint, precision, place))
     return Target(checkpoint.folder, decoder, threads)
 
 

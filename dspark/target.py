@@ -16,7 +16,7 @@ from dspark.checkpoint import Checkpoint, Progress, Weights, find_checkpoint, re
 from dspark.decoder import Decoder, DecoderConfig
 from dspark.errors import InvalidRequest
 from dspark.kv_cache import KvCache
-from dspark.linear import PRECISIONS
+from dspark.linear import precision_named
 from dspark.tokenizer import Tokenizer
 
 
@@ -154,28 +154,24 @@ def load_target(
         source: a folder in Hugging Face layout, a `.gguf` file, or a hub id. A GGUF file is
             converted once, into the user's cache folder (or `$DSPARK_CACHE`).
         device: a torch device, `cpu` or `cuda`.
-        dtype: the precision computed with: `float32`, `bfloat16` or, on the CPU, `int8` (see
-            `dspark.linear`).
+        dtype: the precision computed with: `float32`, `bfloat16` or, on the CPU, `int8` or `int4`
+            (see `dspark.linear`).
         threads: how many CPU threads a step may use.
         progress: told about the conversion of a GGUF file.
 
     Raises:
         CheckpointError: the model is not there, incomplete, or of an unsupported kind.
-        InvalidRequest: the precision or the number of threads makes no sense.
+        InvalidRequest: there is no such precision, or not here, or the number of threads makes
+            no sense.
     """
-    if dtype not in PRECISIONS:
-        raise InvalidRequest(f"dtype is {dtype!r}; it must be one of {', '.join(PRECISIONS)}")
-    if dtype == "int8" and torch.device(device).type != "cpu":
-        raise InvalidRequest(f"int8 is computed on the CPU only; choose bfloat16 on {device}")
-    if dtype == "int8" and not torch._C._has_mkldnn:
-        raise InvalidRequest("this build of torch has no oneDNN, which int8 needs: choose float32")
+    precision = precision_named(dtype, torch.device(device))
     if threads < 1:
         raise InvalidRequest(f"threads is {threads}; it must be at least 1")
     torch.set_num_threads(threads)
     folder = find_checkpoint(source, progress)
     checkpoint = Checkpoint(folder)
     config = DecoderConfig.from_config(checkpoint.config)
-    weights = Weights(checkpoint, PRECISIONS[dtype], torch.device(device))
+    weights = Weights(checkpoint, precision, torch.device(device))
     with torch.inference_mode():
         decoder = Decoder(config, weights)
     return Target(folder, decoder, threads)

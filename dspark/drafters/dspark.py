@@ -63,7 +63,7 @@ class DSparkDrafter:
         self.mask_token = _integer(config, "mask_token_id")
         _check_match(checkpoint, shape, self.taps, target)
 
-        weights = Weights(checkpoint, self._target.precision, self._target.device)
+        weights = Weights(checkpoint, self._target.precision.of_drafter, self._target.device)
         hidden, rank = shape.hidden_size, _integer(config, "markov_rank")
         self._fuse = weights.linear(["fc"], [hidden], hidden * len(self.taps))
         self._feature_norm = weights.dense("hidden_norm.weight", (hidden,))

@@ -14,6 +14,7 @@ import torch
 from dspark import Engine, SamplingParams, Target, load_target
 from dspark.checkpoint import Checkpoint
 from dspark.drafters import Anchor, Draft
+from dspark.int4 import GROUP, Int4Linear
 from dspark.target import Span
 
 pytestmark = pytest.mark.real
@@ -113,9 +114,10 @@ def test_a_dialogues_next_turn_computes_only_what_is_new(engine: Engine) -> None
         assert fresh.generate(second, params).token_ids == found
 
 
-def test_int8_answers_like_float32(engine: Engine, smollm2_gguf: Path) -> None:
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_integers_answer_like_float32(dtype: str, engine: Engine, smollm2_gguf: Path) -> None:
     """Teacher-forced on float32's own answers; bfloat16 agrees on 97 % of such tokens."""
-    exact, rough = engine.target, load_target(smollm2_gguf, dtype="int8")
+    exact, rough = engine.target, load_target(smollm2_gguf, dtype=dtype)
     agreeing = total = 0
     for question in QUESTIONS[:6]:
         ids = prompt(exact, question)
@@ -126,6 +128,18 @@ def test_int8_answers_like_float32(engine: Engine, smollm2_gguf: Path) -> None:
         agreeing += int((logits.argmax(-1) == torch.tensor(answer)).sum())
         total += len(answer)
     assert agreeing / total > 0.9
+
+
+def test_four_bit_weights_are_those_of_the_file(target: Target) -> None:
+    """In the file's own groups, so that only the groups' scales and offsets are rounded again."""
+    name = "model.layers.3.mlp.down_proj.weight"
+    config = target.decoder.config
+    weight = Checkpoint(target.folder).tensor(name, (config.hidden_size, config.intermediate_size))
+    found = Int4Linear(weight)(torch.eye(config.intermediate_size)).T
+    bfloat16_error = 2**-8
+    largest = weight.view(len(weight), -1, GROUP).abs().amax(-1, keepdim=True)
+    error = (found - weight).abs().view(len(weight), -1, GROUP)
+    assert (error <= 2 * bfloat16_error * largest).all()
 
 
 class HalfRight:
@@ -156,8 +170,11 @@ class HalfRight:
         return drafts
 
 
-def test_int8_answers_are_the_same_bits_with_drafts_and_in_company(smollm2_gguf: Path) -> None:
-    target = load_target(smollm2_gguf, dtype="int8")
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_integer_answers_are_the_same_bits_with_drafts_and_in_company(
+    dtype: str, smollm2_gguf: Path
+) -> None:
+    target = load_target(smollm2_gguf, dtype=dtype)
     params = SamplingParams(max_new_tokens=30)
     prompts = [tuple(prompt(target, question)) for question in QUESTIONS[:8]]
     with Engine(target) as plain:

@@ -193,7 +193,13 @@ def test_an_index_that_promises_too_much_is_found_out(write_model: Write) -> Non
 
 
 @pytest.mark.parametrize(
-    "setting", [{"dtype": "float64"}, {"threads": 0}, {"dtype": "int8", "device": "cuda"}]
+    "setting",
+    [
+        {"dtype": "float64"},
+        {"threads": 0},
+        {"dtype": "int8", "device": "cuda"},
+        {"dtype": "int4", "device": "cuda"},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(
     setting: dict[str, object], tiny_folder: Path

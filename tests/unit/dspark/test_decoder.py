@@ -127,22 +127,26 @@ def test_bfloat16_is_the_same_model_less_precisely(tmp_path: Path) -> None:
     assert rough.dtype == torch.float32
 
 
-def test_int8_is_the_same_model_less_precisely(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dtype", "bits"), [("int8", 8), ("int4", 4)])
+def test_integers_are_the_same_model_less_precisely(dtype: str, bits: int, tmp_path: Path) -> None:
     reference_model("qwen2").save_pretrained(tmp_path)
     spans = [Span(0, 0, TOKENS[:40], 40)]
     with torch.inference_mode():
         exact, rough = (
             target.forward(spans, target.new_cache(1, 64)).logits[0].softmax(-1)
-            for target in (load_target(tmp_path), load_target(tmp_path, dtype="int8"))
+            for target in (load_target(tmp_path), load_target(tmp_path, dtype=dtype))
         )
-    int8_step = 2**-7
-    assert (exact - rough).abs().max() < int8_step
+    step = 2 ** (1 - bits)
+    assert (exact - rough).abs().max() < step
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
 @pytest.mark.parametrize("name", ["llama", "llama with all heads its own", "qwen2, tied", "qwen3"])
-def test_int8_logits_are_the_same_bits_in_any_company(name: str, tmp_path: Path) -> None:
+def test_integer_logits_are_the_same_bits_in_any_company(
+    name: str, dtype: str, tmp_path: Path
+) -> None:
     reference_model(name).save_pretrained(tmp_path)
-    target = load_target(tmp_path, dtype="int8")
+    target = load_target(tmp_path, dtype=dtype)
 
     def in_pieces(*sizes: int) -> torch.Tensor:
         """The logits of all tokens, computed so many at a time beside another sequence."""

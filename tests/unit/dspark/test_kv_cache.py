@@ -34,7 +34,7 @@ def compute(cache: KvCache, slot: Slot, tokens: list[int]) -> None:
 
 def held(cache: KvCache, slot: Slot) -> list[tuple[float, float]]:
     """Key and value of each position of the second layer."""
-    keys, values = cache.read(1, slot.index, len(slot.tokens))
+    keys, values = cache.by_layer(slot.index, 0, len(slot.tokens))[1]
     return list(zip(keys.flatten().tolist(), values.flatten().tolist(), strict=True))
 
 

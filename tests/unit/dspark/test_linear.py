@@ -1,17 +1,24 @@
-"""Int8 layers are close to float ones, and blind to how many rows they are given."""
+"""Layers of integers are close to float ones, and blind to how many rows they are given."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dspark.linear import FloatLinear, Int8Linear
+import dspark.linear
+from dspark import load_target
+from dspark.errors import InvalidRequest
+from dspark.int4 import GROUP, Int4Linear
+from dspark.linear import FloatLinear, Int8Linear, linear
 
 IN, OUT, ROWS = 96, 80, 23
+CODES = 16  # that four bits can tell apart
+BFLOAT16_ERROR = 2**-8  # of a number that is rounded to it, at most
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -19,15 +26,16 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @given(
+    st.sampled_from([Int8Linear, Int4Linear]),
     st.integers(0, 100),
     st.lists(st.integers(0, ROWS), max_size=4).map(lambda cuts: sorted({0, *cuts, ROWS})),
     st.sampled_from([1e-6, 1.0, 1e6]),
 )
 @settings(max_examples=50, deadline=None)
 def test_a_rows_result_is_the_same_bits_whatever_rows_are_beside_it(
-    seed: int, cuts: list[int], scale: float
+    kind: type[Int8Linear | Int4Linear], seed: int, cuts: list[int], scale: float
 ) -> None:
-    linear = Int8Linear(random(OUT, IN, seed=seed), random(OUT, seed=seed + 1))
+    linear = kind(random(OUT, IN, seed=seed), random(OUT, seed=seed + 1))
     rows = random(ROWS, IN, seed=seed + 2) * scale
     pieces = [linear(rows[a:b]) for a, b in pairwise(cuts)]
     assert torch.equal(torch.cat(pieces), linear(rows))
@@ -52,3 +60,69 @@ def test_rows_and_weights_of_zeros_give_zeros() -> None:
     assert (product[0] == 0).all()
     assert product[1, 3] == 0
     assert product[1].isfinite().all()
+
+
+def weight_of(layer: Int4Linear) -> torch.Tensor:
+    """The weight that a layer computes with, rounded to bfloat16."""
+    return layer(torch.eye(IN)).T
+
+
+@pytest.mark.parametrize(
+    ("offset", "ends"),
+    [(4, (0, 15)), (0, (0,))],
+    ids=["Q4_1: from the least to the largest", "Q4_0: around zero"],
+)
+@given(st.integers(0, 1000))
+@settings(max_examples=20, deadline=None)
+def test_weights_from_four_bit_blocks_are_found_again(
+    offset: int, ends: tuple[int, ...], seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    codes = torch.randint(CODES, (OUT, IN // GROUP, GROUP), generator=generator)
+    for place, code in enumerate(ends):  # each block's scale comes from a weight at an end
+        codes[..., place] = code
+    scales = random(OUT, IN // GROUP, 1, seed=seed).abs().add(0.1).bfloat16().float()
+    weight = ((codes - 8 + offset) * scales).view(OUT, IN)
+    assert torch.equal(weight_of(Int4Linear(weight)), weight.bfloat16().float())
+
+
+def test_other_weights_are_rounded_to_the_nearest_of_sixteen() -> None:
+    weight = random(OUT, IN)
+    groups = weight.view(OUT, -1, GROUP)
+    step = (groups.amax(-1) - groups.amin(-1)) / (CODES - 1)
+    error = (weight_of(Int4Linear(weight)) - weight).abs().view_as(groups)
+    largest = step[..., None] / 2 + 2 * groups.abs().amax(-1, keepdim=True) * BFLOAT16_ERROR
+    # A group may be nearer to the other grid as a whole than each weight of it is.
+    assert (error.square().mean(-1) <= largest.square().squeeze(-1)).all()
+
+
+def test_four_bits_hold_a_group_of_equal_weights_exactly() -> None:
+    weight = random(OUT, IN)
+    weight[2, :GROUP] = 0
+    weight[3, :GROUP] = -1.5
+    found = weight_of(Int4Linear(weight))
+    assert torch.equal(found[2:4, :GROUP], weight[2:4, :GROUP])
+    assert found.isfinite().all()
+
+
+def test_four_bit_products_are_those_of_rows_in_bfloat16() -> None:
+    weight, rows, bias = random(OUT, IN), random(ROWS, IN, seed=1), random(OUT, seed=2)
+    layer = Int4Linear(weight)
+    exact = rows.bfloat16().float() @ weight_of(layer).T
+    largest = (rows.abs() @ weight_of(layer).abs().T) * 2 * BFLOAT16_ERROR
+    assert ((layer(rows) - exact).abs() <= largest).all()
+    assert torch.equal(Int4Linear(weight, bias)(rows), layer(rows) + bias)
+
+
+@pytest.mark.parametrize("shape", [(OUT, IN - 8), (OUT - 8, IN)])
+def test_shapes_that_four_bits_do_not_take_get_eight(shape: tuple[int, int]) -> None:
+    assert isinstance(linear(random(OUT, IN), None, "int4"), Int4Linear)
+    assert isinstance(linear(random(*shape), None, "int4"), Int8Linear)
+
+
+def test_where_torch_has_no_four_bit_kernel_another_precision_is_named(
+    monkeypatch: pytest.MonkeyPatch, tiny_folder: Path
+) -> None:
+    monkeypatch.setattr(dspark.linear, "has_int4_kernel", lambda: False)
+    with pytest.raises(InvalidRequest, match="choose int8"):
+        load_target(tiny_folder, dtype="int4")
