@@ -94,7 +94,13 @@ class CudaCapture:
                     step()
             main.wait_stream(self._side)
             graph = torch.cuda.CUDAGraph()
-            # Other threads may use the GPU meanwhile (for speech, say): theirs does not count.
-            with torch.cuda.graph(graph, self._pool, self._side, capture_error_mode="thread_local"):
-                step()
+            try:
+                # Other threads may use the GPU meanwhile (for speech, say): theirs does not count.
+                with torch.cuda.graph(
+                    graph, self._pool, self._side, capture_error_mode="thread_local"
+                ):
+                    step()
+            except RuntimeError:
+                torch.cuda.set_stream(main)  # which a failed recording leaves as it was within
+                raise
         return graph.replay

@@ -73,16 +73,21 @@ class InputTable:
     """
 
     def __init__(self, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> None:
-        # Pinned, so that the transfer needs no waiting. It is over before the next one begins,
-        # since each step's results are read in between.
-        pinned = device.type == "cuda"
-        self._host = torch.zeros((rows, columns), dtype=dtype, pin_memory=pinned)
+        # Pinned, so that nobody waits for the transfer, except to fill the table anew.
+        self._sent: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._sent = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no type
+        self._host = torch.zeros((rows, columns), dtype=dtype, pin_memory=self._sent is not None)
         self._cells = self._host.numpy()
         self.table: Tensor = torch.zeros((rows, columns), dtype=dtype, device=device)
 
     def send(self, rows: Sequence[Sequence[float]], padding: Sequence[float]) -> None:
         """Fill the first rows from their first columns on, and all other rows with `padding`."""
+        if self._sent is not None:
+            self._sent.synchronize()
         for index, row in enumerate(rows):
             self._cells[index, : len(row)] = row
         self._cells[len(rows) :, : len(padding)] = padding
         self.table.copy_(self._host, non_blocking=True)
+        if self._sent is not None:
+            self._sent.record(torch.cuda.current_stream(self.table.device))

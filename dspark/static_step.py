@@ -14,10 +14,9 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from dspark.graphs import Graphs
-from dspark.kv_cache import KvCache
+from dspark.kv_cache import TILE, KvCache
 from dspark.static_shapes import InputTable, StaticShapes
 from dspark.target import Forward, Span, Target
 
@@ -53,14 +52,14 @@ class Rows:
 class StaticAttention:
     """Attention of rows over the first positions of their slots (see `dspark.attention`).
 
-    The contexts of the rows are gathered into one tensor. That reads and writes them once more
-    than attention alone would: little beside the weights until contexts are long.
+    The contexts of the rows are gathered into one tensor, tile by tile. That reads and writes them
+    once more than attention alone would: little beside the weights until contexts are long.
 
     Args:
         rows: where the tokens lie.
         cache: one slot more than sequences use; the last is the spare one.
         heads: how many query heads there are.
-        context: how many positions are looked at; all rows' positions lie below.
+        context: how many positions are looked at, in whole tiles; all rows' positions lie below.
         causal: whether a token sees only itself and what came before; otherwise every token of
             a row sees the whole row.
     """
@@ -68,36 +67,44 @@ class StaticAttention:
     def __init__(
         self, rows: Rows, cache: KvCache, *, heads: int, context: int, causal: bool
     ) -> None:
+        kv_heads, positions = cache.keys.shape[2:4]
+        device = rows.slots.device
         self._rows = rows
         self._cache = cache
         self._context = context
-        self._group = heads // cache.keys.shape[2]
+        self._group = heads // kv_heads
+        # Where the tiles of the rows lie among all tiles of a layer, for each key head.
+        head = rows.slots[:, None] * kv_heads + torch.arange(kv_heads, device=device)
+        tile = torch.arange(context // TILE, device=device)
+        self._tiles = (head[:, :, None] * (positions // TILE) + tile).view(-1)
         last = rows.positions if causal else rows.positions[:, -1:].expand_as(rows.positions)
-        hidden = torch.arange(context, device=last.device) > last[:, :, None]
-        mask = torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=last.device)
+        hidden = torch.arange(context, device=device) > last[:, :, None]
+        mask = torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=device)
         mask = mask.masked_fill(hidden, -torch.inf)
-        # The heads that share a key head are laid beside each other, as further rows: then keys
+        # Query heads that share a key head are laid beside each other, as further rows: then keys
         # and values need not be repeated for them.
-        self._mask = mask.repeat(1, self._group, 1)[:, None]
+        mask = mask[:, None].repeat(1, kv_heads, self._group, 1)
+        self._mask = mask.view(-1, self._group * rows.positions.shape[1], context)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Store the rows' keys and values, and attend."""
         rows, length = self._rows.positions.shape
         kv_heads, head_dim = keys.shape[1:]
+        all_keys = self._context_with(self._cache.keys[layer], keys)
+        all_values = self._context_with(self._cache.values[layer], values)
         grouped = queries.reshape(rows, length, kv_heads, self._group, head_dim)
-        attended = functional.scaled_dot_product_attention(
-            grouped.permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, head_dim),
-            self._context_with(self._cache.keys[layer], keys),
-            self._context_with(self._cache.values[layer], values),
-            attn_mask=self._mask,
-        )
-        attended = attended.reshape(rows, kv_heads, self._group, length, head_dim)
+        grouped = grouped.permute(0, 2, 3, 1, 4).reshape(rows * kv_heads, -1, head_dim)
+        scores = torch.baddbmm(self._mask, grouped, all_keys.mT, alpha=head_dim**-0.5)
+        attended = torch.bmm(scores.softmax(-1), all_values)
+        attended = attended.view(rows, kv_heads, self._group, length, head_dim)
         return attended.permute(0, 3, 1, 2, 4).reshape(rows * length, -1)
 
     def _context_with(self, cached: Tensor, new: Tensor) -> Tensor:
-        """`[rows, kv_heads, context, head_dim]` of a layer's cache, with the new ones stored."""
+        """`[rows × kv_heads, context, head_dim]` of a layer, with the new ones stored in it."""
         self._rows.store(cached, new)
-        return cached[:, :, : self._context].index_select(0, self._rows.slots)
+        head_dim = new.shape[-1]
+        tiles = cached.view(-1, TILE * head_dim).index_select(0, self._tiles)
+        return tiles.view(-1, self._context, head_dim)
 
 
 TakeIn = Callable[[Tensor, Rows], None]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -84,3 +86,86 @@ def test_what_cannot_be_recorded_runs_unrecorded_and_is_logged_once(
     assert attempts == [first]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "not permitted" in caplog.text
+
+
+class FakeCuda:
+    """Just enough of `torch.cuda` to follow a capture: which stream is current, what was run."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, fails: bool) -> None:
+        self.current = self.main = FakeStream("main")
+        self.events: list[str] = []
+        self._fails = fails
+        for name in ("graph_pool_handle", "current_stream", "device", "stream", "graph"):
+            patch.setattr(torch.cuda, name, getattr(self, name))
+        patch.setattr(torch.cuda, "set_stream", self._set)
+        patch.setattr(torch.cuda, "Stream", lambda: FakeStream("side"))
+        patch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+
+    def graph_pool_handle(self) -> tuple[int, int]:
+        return (0, 1)
+
+    def current_stream(self) -> FakeStream:
+        return self.current
+
+    @contextmanager
+    def device(self, device: torch.device) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def stream(self, stream: FakeStream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    @contextmanager
+    def graph(
+        self, graph: FakeGraph, pool: object, stream: FakeStream, capture_error_mode: str
+    ) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"
+        before, self.current = self.current, stream
+        self.events.append("recording")
+        yield
+        if self._fails:
+            raise RuntimeError("operation failed due to a previous error during capture")
+        self.current = before
+
+    def _set(self, stream: FakeStream) -> None:
+        self.current = stream
+
+    def step(self) -> None:
+        self.events.append(f"step on {self.current.name}")
+
+
+class FakeStream:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def wait_stream(self, other: FakeStream) -> None:
+        assert other is not self
+
+
+class FakeGraph:
+    replays = 0
+
+    def replay(self) -> None:
+        type(self).replays += 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_cuda_step_is_warmed_up_and_recorded_on_a_side_stream(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = FakeCuda(monkeypatch, fails=fails)
+    monkeypatch.setattr(FakeGraph, "replays", 0)
+    graphs = Graphs.on(torch.device("cuda"))
+    assert graphs.capturing
+    graphs.run("step", cuda.step)
+    graphs.run("step", cuda.step)
+    recorded = ["step on side", "step on side", "recording", "step on side"]
+    if fails:
+        assert cuda.events == [*recorded, "step on main", "step on main"]
+        assert not graphs.capturing
+    else:
+        assert cuda.events == recorded
+        assert FakeGraph.replays == 2
+    assert cuda.current is cuda.main
