@@ -57,3 +57,12 @@ class EngineClosed(DSparkError):
 
 class GenerationFailed(DSparkError):
     """Computing this request failed, and only this one: the cause is chained; submit it again."""
+
+
+class RunMismatch(DSparkError):
+    """A training run is continued with other settings or data than it was begun with: repeat
+    those, or train in another folder."""
+
+
+class NoTrainingData(DSparkError):
+    """A stage of training found nothing to work on: run the stages before it, for more data."""

@@ -1,0 +1,216 @@
+"""The first stage: requests, partly written by the target itself, and the target's answers.
+
+A drafter learns what its target would say, so the target says it: no data set is needed. Every
+dialogue follows from the seed and its number alone, so a stage that was killed goes on as if it had
+not been: exactly in int8, and in float32 and bfloat16 but for tokens that are all but equally
+likely, since there sums are rounded by who shares the engine's steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from itertools import chain, takewhile
+from random import Random
+
+from dspark.engine import Engine
+from dspark.errors import InvalidRequest
+from dspark.generation import Generation
+from dspark.sampling import SamplingParams
+from dspark.target import Target
+from dspark.tokenizer import Tokenizer
+from dspark.training import seeds
+from dspark.training.corpus import Corpus, Dialogue
+from dspark.training.fingerprint import fingerprint
+
+Progress = Callable[[int, int], None]
+"""Told how much is done and how much there is to do."""
+
+_REQUEST_TOKENS = 48
+_REQUEST_ROOM = 256  # for the built-in requests, even where every letter is a token
+_AHEAD = 2  # dialogues under way for each of the engine's slots, so that none is ever empty
+
+
+@dataclass(frozen=True)
+class DialogueSettings:
+    """What is asked, and how the answers are drawn.
+
+    Attributes:
+        seed: every dialogue follows from it and the dialogue's number.
+        instructions: the system prompt of every dialogue; the chat template's own if None.
+        requests: asked in turn, again and again; without any, the built-in templates are filled.
+        self_written_share: how many requests, of all, the target writes itself.
+        greedy_share: how many answers take the likeliest token; the others are sampled.
+        temperature: of sampled answers.
+        top_k: the same.
+        top_p: the same.
+        repetition_penalty: of all answers.
+        max_new_tokens: where an answer is cut.
+    """
+
+    seed: int = 0
+    instructions: str | None = None
+    requests: tuple[str, ...] = ()
+    self_written_share: float = 0.25
+    greedy_share: float = 0.25
+    temperature: float = 0.7
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    max_new_tokens: int = 128
+
+    def __post_init__(self) -> None:
+        for name in ("self_written_share", "greedy_share"):
+            share = getattr(self, name)
+            if not 0 <= share <= 1:
+                raise InvalidRequest(f"{name} is {share}; it must be from 0 to 1")
+        self.sampling(greedy=False, seed=0)  # raises for what is out of range
+
+    def messages(self, request: str) -> list[dict[str, str]]:
+        """The dialogue that a request opens."""
+        user = {"role": "user", "content": request}
+        if self.instructions is None:
+            return [user]
+        return [{"role": "system", "content": self.instructions}, user]
+
+    def sampling(self, *, greedy: bool, seed: int) -> SamplingParams:
+        """How one answer is drawn."""
+        return SamplingParams(
+            temperature=0.0 if greedy else self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            repetition_penalty=self.repetition_penalty,
+            max_new_tokens=self.max_new_tokens,
+            seed=seed,
+        )
+
+
+def extend_dialogues(
+    corpus: Corpus,
+    target: Target,
+    settings: DialogueSettings,
+    wanted: int,
+    *,
+    slots: int = 16,
+    on_progress: Progress = lambda done, total: None,
+) -> None:
+    """Let the corpus grow to the wanted number of dialogues.
+
+    Raises:
+        RunMismatch: it was begun with another target or other settings.
+        TokenizerError: the target has no tokenizer or chat template.
+        PromptTooLong: instructions and request leave no room for an answer.
+    """
+    corpus.begin({"target": fingerprint(target.folder), **asdict(settings)})
+    on_progress(len(corpus), wanted)
+    if len(corpus) >= wanted:
+        return
+
+    async def append(engine: Engine) -> None:
+        numbers = range(len(corpus), wanted)
+        coming = _in_order(_Interview(engine, settings), numbers, _AHEAD * slots)
+        async with aclosing(coming):
+            async for dialogue in coming:
+                corpus.append(dialogue)
+                on_progress(len(corpus), wanted)
+
+    context = _longest_dialogue(target.tokenizer, settings)
+    with Engine(target, slots=slots, max_queue=_AHEAD * slots, context_tokens=context) as engine:
+        asyncio.run(append(engine))
+
+
+async def _in_order(
+    interview: _Interview, numbers: Iterable[int], ahead: int
+) -> AsyncGenerator[Dialogue, None]:
+    """Hold the dialogues of those numbers, several at once, and yield them by number."""
+    under_way: deque[asyncio.Task[Dialogue]] = deque()
+    try:
+        for number in numbers:
+            under_way.append(asyncio.create_task(interview.hold(number)))
+            if len(under_way) == ahead:
+                yield await under_way.popleft()
+        while under_way:
+            yield await under_way.popleft()
+    finally:
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+
+
+class _Interview:
+    """Asks one target."""
+
+    def __init__(self, engine: Engine, settings: DialogueSettings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._tokenizer = engine.target.tokenizer
+        self._user_header = user_header(self._tokenizer, settings.messages)
+        self._end = _answer_end(engine.target)
+
+    async def hold(self, number: int) -> Dialogue:
+        """The dialogue of that number."""
+        settings = self._settings
+        rng = Random(f"{settings.seed}:{number}")
+        greedy = rng.random() < settings.greedy_share
+        request = await self._request(number, rng)
+        prompt = self._tokenizer.chat(settings.messages(request))
+        sampling = settings.sampling(greedy=greedy, seed=rng.getrandbits(32))
+        answer, stopped = await _whole(self._engine.submit(prompt, sampling))
+        if stopped and self._end is not None:
+            answer.append(self._end)
+        return Dialogue(request, tuple(prompt), tuple(answer), greedy)
+
+    async def _request(self, number: int, rng: Random) -> str:
+        requests = self._settings.requests
+        prepared = requests[number % len(requests)] if requests else seeds.request(rng)
+        if rng.random() >= self._settings.self_written_share:
+            return prepared
+        params = SamplingParams(
+            temperature=1.0, max_new_tokens=_REQUEST_TOKENS, seed=rng.getrandbits(32)
+        )
+        token_ids, _ = await _whole(self._engine.submit(self._user_header, params))
+        # Small models like to write on, to answer themselves even: the first line is the request.
+        lines = self._tokenizer.decode(token_ids).strip().splitlines()
+        return lines[0].strip() if lines else prepared
+
+
+def user_header(tokenizer: Tokenizer, messages: Callable[[str], list[dict[str, str]]]) -> list[int]:
+    """A prompt that ends where the user begins to speak: what all requests have before them.
+
+    Args:
+        tokenizer: with a chat template.
+        messages: the dialogue that a request opens.
+    """
+    one, other = (
+        tokenizer.chat(messages(request), add_generation_prompt=False)
+        for request in ("What", "Zero")
+    )
+    return [token for token, _ in takewhile(_equal, zip(one, other, strict=False))]
+
+
+def _equal(pair: Sequence[int]) -> bool:
+    return pair[0] == pair[1]
+
+
+def _longest_dialogue(tokenizer: Tokenizer, settings: DialogueSettings) -> int:
+    """How many tokens a dialogue may come to."""
+    frame = len(tokenizer.chat(settings.messages("")))
+    longest = max((len(tokenizer.encode(each)) for each in settings.requests), default=0)
+    return frame + max(longest, _REQUEST_ROOM) + settings.max_new_tokens
+
+
+def _answer_end(target: Target) -> int | None:
+    """The token that ends an answer; the tokenizer's own, where a model has several."""
+    return min(target.tokenizer.stop_token_ids or target.stop_token_ids, default=None)
+
+
+async def _whole(generation: Generation) -> tuple[list[int], bool]:
+    """All tokens of an answer, and whether the model ended it."""
+    try:
+        committed = [step.committed async for step in generation]
+    finally:
+        generation.cancel()  # does nothing to one that has ended
+    return list(chain.from_iterable(committed)), generation.finish_reason == "stop"

@@ -1,0 +1,299 @@
+"""The third stage: the training loop, which may be killed between any two instructions."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dspark.errors import InvalidRequest
+from dspark.linear import FloatLinear
+from dspark.target import Target
+from dspark.training.batches import Batches
+from dspark.training.corpus import Corpus, Split
+from dspark.training.curves import Curve
+from dspark.training.dialogues import Progress
+from dspark.training.features import FeatureStore
+from dspark.training.fingerprint import fingerprint
+from dspark.training.frame import load_frame
+from dspark.training.initial import random_weights, weights_of_target
+from dspark.training.loss import Terms, accepted_length, loss_terms, target_probabilities
+from dspark.training.network import TrainableDrafter
+from dspark.training.packing import Batch
+from dspark.training.shape import DrafterShape, drafter_config
+from dspark.training.storage import replacing, settle
+from dspark.training.vocabulary import count_tokens, draft_vocabulary, mask_token
+
+_FROZEN = ("lm_head.weight", "d2t")
+_INITIAL = ("target", "random")
+_PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """How a drafter is trained; the defaults are the paper's where it says (arXiv 2607.05147).
+
+    Attributes:
+        steps: how many, all runs together. May be raised later.
+        seed: of the weights and of the order of the data.
+        dialogues_per_step: how many a step sees.
+        anchors: how many blocks of each, at most.
+        learning_rate: at its highest; behind the warm-up it falls to zero as a cosine.
+        warm_up: share of the steps in which it rises.
+        gradient_norm: gradients are cut to it.
+        decay: how fast a block's later positions count less (see `loss_terms`).
+        initial: `target` starts from its last layers, `random` from noise.
+        dtype: `float32`, or `bfloat16` for the products; parameters are float32 anyway.
+        checkpoint_every: steps between two checkpoints.
+        held_out_dialogues: how many a checkpoint is judged by.
+    """
+
+    steps: int = 2000
+    seed: int = 0
+    dialogues_per_step: int = 8
+    anchors: int = 64
+    learning_rate: float = 6e-4
+    warm_up: float = 0.04
+    gradient_norm: float = 1.0
+    decay: float = 4.0
+    initial: str = "target"
+    dtype: str = "float32"
+    checkpoint_every: int = 100
+    held_out_dialogues: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "dialogues_per_step", "anchors", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name, known in (("initial", _INITIAL), ("dtype", _PRECISIONS)):
+            if getattr(self, name) not in known:
+                raise InvalidRequest(
+                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}"
+                )
+
+    def learning_rate_at(self, step: int) -> float:
+        """Of one step, counted from 0."""
+        rising = max(1, round(self.warm_up * self.steps))
+        if step < rising:
+            return self.learning_rate * (step + 1) / rising
+        fallen = (step - rising) / max(1, self.steps - rising)
+        return self.learning_rate * (1 + math.cos(math.pi * min(1.0, fallen))) / 2
+
+
+class _State(NamedTuple):
+    """All that a run is, beside its settings and data."""
+
+    step: int
+    config: Mapping[str, object]
+    tensors: dict[str, Tensor]
+    optimizer: torch.optim.Optimizer
+
+
+class Fit:
+    """One drafter's training run, in a folder of its own.
+
+    Args:
+        folder: for its checkpoint, curves, and the drafter.
+        frame: the target's, in float32 and on the device to train on (see `load_frame`).
+        corpus: dialogues.
+        store: their features.
+        shape: the drafter's.
+        settings: of the training.
+
+    Raises:
+        RunMismatch: the folder holds a run with other settings.
+        NoTrainingData: no dialogue can be trained on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        frame: Target,
+        corpus: Corpus,
+        store: FeatureStore,
+        shape: DrafterShape,
+        settings: FitSettings,
+    ) -> None:
+        self.drafter_folder = folder / "drafter"
+        self._checkpoint = folder / "training" / "state.pt"
+        self._settings = settings
+        self._device = frame.decoder.device
+        fixed = {key: value for key, value in asdict(settings).items() if key != "steps"}
+        made_with = {"target": fingerprint(frame.folder), "shape": asdict(shape), **fixed}
+        settle(folder / "training" / "settings.json", made_with, "training runs")
+
+        said, seen = count_tokens(corpus)
+        self._batches = Batches(
+            corpus,
+            store,
+            [dialogue.split for dialogue in corpus],
+            block=shape.block,
+            dialogues=settings.dialogues_per_step,
+            anchors=settings.anchors,
+            seed=settings.seed,
+        )
+        assert isinstance(frame.decoder.head, FloatLinear)
+        head = frame.decoder.head.weight
+        self._frame = frame
+        if settings.dtype != "float32":
+            self._frame = load_frame(frame.folder, self._device, settings.dtype)
+        if self._checkpoint.exists():
+            state = self._read(head)
+        else:
+            vocabulary = draft_vocabulary(said, shape.draft_vocabulary, frame.vocab_size)
+            config = drafter_config(
+                frame,
+                shape,
+                mask_token=mask_token(seen, frame.vocab_size),
+                anchors=settings.anchors,
+                drafted=None if vocabulary is None else len(vocabulary),
+            )
+            state = self._new(config, frame, vocabulary, head)
+        self.step, self.config, self._tensors, self._optimizer = state
+
+        drafted = self._tensors.get("d2t", torch.arange(len(head), device=self._device))
+        self._head = head[drafted]
+        self._place = torch.full((len(head),), -1, device=self._device)
+        self._place[drafted] = torch.arange(len(drafted), device=self._device)
+        self._losses = Curve(
+            folder / "training" / "loss.csv",
+            ("learning_rate", "loss", "cross_entropy", "distance", "confidence", "acceptance_1"),
+        )
+        positions = [f"acceptance_{number}" for number in range(1, shape.block + 1)]
+        self._held_out = Curve(
+            folder / "training" / "held_out.csv", ("accepted_length", *positions)
+        )
+        for curve in (self._losses, self._held_out):
+            curve.resume(self.step)
+
+    def run(self, on_progress: Progress = lambda done, total: None) -> None:
+        """Train up to the wanted number of steps and write the drafter."""
+        settings = self._settings
+        on_progress(self.step, settings.steps)
+        while self.step < settings.steps:
+            self._advance()
+            if self.step % settings.checkpoint_every == 0 or self.step == settings.steps:
+                accepted, by_position = self.judge(Split.EVALUATE, settings.held_out_dialogues)
+                self._held_out.append(self.step - 1, [accepted, *by_position])
+                self._write()
+            on_progress(self.step, settings.steps)
+        self.export()
+
+    def judge(self, split: Split, limit: int) -> tuple[float, list[float]]:
+        """How good it is on dialogues of a split, every block given its true tokens.
+
+        Returns:
+            Mean accepted length, at temperature 1, the target's own token included, and the mean
+            acceptance of each position; NaN where the split has no dialogues.
+        """
+        lengths, acceptances, valid = [], [], []
+        with torch.no_grad():
+            for batch in self._batches.of(split, limit):
+                batch = batch.to(self._device)
+                acceptance = self._terms(batch).acceptance
+                lengths.append(accepted_length(acceptance))
+                acceptances.append(acceptance.sum(0))
+                valid.append(batch.valid.sum(0))
+        if not lengths:
+            return math.nan, [math.nan] * self._block
+        by_position = torch.stack(acceptances).sum(0) / torch.stack(valid).sum(0)
+        return float(torch.cat(lengths).mean()), by_position.tolist()
+
+    def export(self) -> None:
+        """Write the drafter, in the layout of the released ones, without what the target has."""
+        self.drafter_folder.mkdir(parents=True, exist_ok=True)
+        with replacing(self.drafter_folder / "config.json") as unfinished:
+            unfinished.write_text(json.dumps(self.config, indent=2), encoding="utf-8")
+        tensors = {name: each.detach().cpu().contiguous() for name, each in self._tensors.items()}
+        with replacing(self.drafter_folder / "model.safetensors") as unfinished:
+            save_file(tensors, unfinished, metadata={"format": "pt"})
+
+    @property
+    def _block(self) -> int:
+        block = self.config["block_size"]
+        assert isinstance(block, int)
+        return block
+
+    def _advance(self) -> None:
+        settings = self._settings
+        rate = settings.learning_rate_at(self.step)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.zero_grad()
+        batch = self._batches.at(self.step).to(self._device)
+        terms = self._terms(batch)
+        terms.loss.backward()  # type: ignore[no-untyped-call]  # torch does not say
+        torch.nn.utils.clip_grad_norm_(
+            [each for each in self._tensors.values() if each.requires_grad], settings.gradient_norm
+        )
+        self._optimizer.step()
+        first = terms.acceptance[:, 0].mean()
+        values = (terms.loss, terms.cross_entropy, terms.distance, terms.confidence, first)
+        self._losses.append(self.step, [rate, *(value.item() for value in values)])
+        self.step += 1
+
+    def _terms(self, batch: Batch) -> Terms:
+        drafter = TrainableDrafter(self.config, self._tensors, self._frame)
+        probabilities = target_probabilities(batch, self._head)
+        return loss_terms(
+            drafter.teacher_forced(batch),
+            probabilities[batch.predicting],
+            self._place[batch.tokens[:, 1:]],
+            batch.valid,
+            self._settings.decay,
+        )
+
+    # --- checkpoints -------------------------------------------------------------------------
+
+    def _new(
+        self,
+        config: Mapping[str, object],
+        frame: Target,
+        vocabulary: tuple[int, ...] | None,
+        head: Tensor,
+    ) -> _State:
+        tensors = random_weights(config, self._settings.seed)
+        if self._settings.initial == "target":
+            tensors |= weights_of_target(config, frame)
+        if vocabulary is not None:
+            tensors["d2t"] = torch.tensor(vocabulary)
+            tensors["lm_head.weight"] = head[tensors["d2t"].to(head.device)]
+        return self._live(0, config, tensors)
+
+    def _read(self, head: Tensor) -> _State:
+        found = torch.load(self._checkpoint, map_location=self._device, weights_only=True)
+        tensors = found["tensors"]
+        if "d2t" in tensors:
+            tensors["lm_head.weight"] = head[tensors["d2t"]]
+        state = self._live(found["step"], found["config"], tensors)
+        state.optimizer.load_state_dict(found["optimizer"])
+        return state
+
+    def _live(
+        self, step: int, config: Mapping[str, object], tensors: Mapping[str, Tensor]
+    ) -> _State:
+        live = {
+            name: tensor.detach().to(self._device, copy=True).requires_grad_(name not in _FROZEN)
+            for name, tensor in tensors.items()
+        }
+        learning = [tensor for tensor in live.values() if tensor.requires_grad]
+        return _State(step, config, live, torch.optim.Adam(learning, self._settings.learning_rate))
+
+    def _write(self) -> None:
+        kept = {name: each for name, each in self._tensors.items() if name != "lm_head.weight"}
+        content = {
+            "step": self.step,
+            "config": dict(self.config),
+            "tensors": kept,
+            "optimizer": self._optimizer.state_dict(),
+        }
+        with replacing(self._checkpoint) as unfinished:
+            torch.save(content, unfinished)
+        self.export()
