@@ -15,7 +15,7 @@ from pathlib import Path
 import uvicorn
 from pydantic import ValidationError
 from starlette.applications import Starlette
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
@@ -35,7 +35,14 @@ from assistant.realtime.errors import (
     ProtocolError,
     from_validation,
 )
-from assistant.realtime.handshake import RefusableWebSocket
+from assistant.realtime.refusal import (
+    RefusableWebSocket,
+    foreign,
+    full,
+    http_error,
+    log_refusal,
+    not_ready,
+)
 from assistant.realtime.websocket import (
     accept,
     close,
@@ -134,19 +141,19 @@ class AssistantServer:
             self._keys.check(key.strip() if scheme.lower() == "bearer" else None)
         except KeyRefused as refused:
             error = ProtocolError("invalid_api_key", str(refused))
-            _log_refusal("a client secret", request, error)
-            return _http_error(401, error)
+            log_refusal("a client secret", request, error)
+            return http_error(401, error)
         if self._stages is None:
-            return _http_error(503, _not_ready())
+            return http_error(503, not_ready())
         try:
             wished = _secret_request(await _body(request))
             # A session that could not be opened later is refused now, where it can be mended.
             preview = RealtimeConnection.session_preview(self._stages, wished.session)
             secret = self._keys.issue(wished)
         except ProtocolError as error:
-            return _http_error(400, error)
+            return http_error(400, error)
         except TooManySecrets as error:
-            return _http_error(429, ProtocolError("too_many_secrets", str(error)))
+            return http_error(429, ProtocolError("too_many_secrets", str(error)))
         session = {"id": f"sess_{uuid.uuid4().hex[:16]}", **preview}
         return JSONResponse(
             {"value": secret.value, "expires_at": secret.expires_at_s, "session": session}
@@ -165,21 +172,21 @@ class AssistantServer:
         origin = foreign_origin(websocket)
         trusted = self._keys.required or origin in (None, *self.config.server.allowed_origins)
         if not trusted:
-            await self._deny(websocket, 403, _foreign(origin))
+            await self._deny(websocket, 403, foreign(origin))
             return
         await accept(websocket)
         stages = self._stages
         if stages is None:
-            await self._turn_away(websocket, _not_ready())
+            await self._turn_away(websocket, not_ready())
         elif self._sessions >= self.config.server.max_sessions:
-            await self._turn_away(websocket, _full())
+            await self._turn_away(websocket, full())
         else:
             await close(websocket, await self._hold_session(websocket, stages, session))
 
     async def _deny(self, websocket: WebSocket, status: int, error: ProtocolError) -> None:
         """Refuse the handshake."""
         self._note_refusal(websocket, error)
-        await websocket.send_denial_response(_http_error(status, error))
+        await websocket.send_denial_response(http_error(status, error))
 
     async def _turn_away(self, websocket: WebSocket, error: ProtocolError) -> None:
         """Refuse a session for now, where a page can read why."""
@@ -188,7 +195,7 @@ class AssistantServer:
 
     def _note_refusal(self, websocket: WebSocket, error: ProtocolError) -> None:
         self.metrics.session_refused(error.code)
-        _log_refusal("a session", websocket, error)
+        log_refusal("a session", websocket, error)
 
     async def _hold_session(
         self, websocket: WebSocket, stages: Stages, session: dict[str, object]
@@ -360,31 +367,6 @@ def listen(host: str, port: int) -> socket.socket:
         milliseconds = STALLED_CLIENT_S * 1000
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     return listener
-
-
-def _log_refusal(what: str, client: HTTPConnection, error: ProtocolError) -> None:
-    """Log who was refused and why; no message of ours repeats the key that was shown."""
-    host = client.client.host if client.client else "an unknown address"
-    logger.warning("refused %s to %s (%s): %s", what, host, error.code, error.message)
-
-
-def _http_error(status: int, error: ProtocolError) -> JSONResponse:
-    return JSONResponse({"error": error.as_wire()}, status)
-
-
-def _foreign(origin: str | None) -> ProtocolError:
-    message = f"Pages of {origin} may not open sessions here: add it to [server] allowed_origins."
-    return ProtocolError("foreign_origin", message)
-
-
-def _not_ready() -> ProtocolError:
-    message = "The server is still loading its models; try again in a moment."
-    return ProtocolError("server_not_ready", message, error_type="server_error")
-
-
-def _full() -> ProtocolError:
-    message = "The server holds as many sessions as it may; try again later."
-    return ProtocolError("too_many_sessions", message, error_type="server_error")
 
 
 async def _body(request: Request) -> bytes:

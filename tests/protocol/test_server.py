@@ -454,6 +454,51 @@ def test_a_stage_that_cannot_be_loaded_stops_the_server(monkeypatch: pytest.Monk
 # -- the log ------------------------------------------------------------------------------------
 
 
+def refused_handshake(server: LiveServer, **options: Any) -> None:
+    with pytest.raises(InvalidStatus):
+        connect(server.websocket, **options)
+
+
+def refused_secret(server: LiveServer, **options: Any) -> None:
+    assert request_secret(server, options["additional_headers"]["Authorization"]).status_code == 401
+
+
+@pytest.mark.parametrize("refuse", [refused_handshake, refused_secret])
+def test_a_refused_key_is_one_line_of_the_log_that_does_not_show_the_key(
+    caplog: pytest.LogCaptureFixture, refuse: Callable[..., None]
+) -> None:
+    shown = "sk-somebody-elses"
+    with serving(config(api_keys=(SecretStr(KEY),))) as server:  # its end is the log's end
+        refuse(server, additional_headers={"Authorization": f"Bearer {shown}"})
+    (line,) = warnings_in(caplog)
+    assert "127.0.0.1 (invalid_api_key): This key is not one of the server's keys" in line
+    assert shown not in line
+
+
+def test_a_refused_page_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with serving() as server:
+        refused_handshake(server, origin=Origin("https://elsewhere.example"))
+    (line,) = warnings_in(caplog)
+    assert "https://elsewhere.example" in line and "allowed_origins" in line
+
+
+def test_a_session_too_many_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        serving(config(max_sessions=1)) as server,
+        connect(server.websocket) as first,
+        connect(server.websocket) as second,
+    ):
+        receive(first)
+        closing(second)
+    (line,) = warnings_in(caplog)
+    assert "too_many_sessions" in line
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What an operator sees who asks for no details."""
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
 @pytest.mark.parametrize("transcripts", [False, True])
 def test_what_was_said_is_in_the_log_only_on_request(
     caplog: pytest.LogCaptureFixture, transcripts: bool
