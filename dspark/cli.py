@@ -1,4 +1,4 @@
-"""The command line of the decoder: `dspark generate | bench | profile`.
+"""The command line of the decoder: `dspark generate | bench | profile | train`.
 
 What only one command needs is imported there, so that the others need not wait for it.
 """
@@ -21,6 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dspark.errors import CheckpointNotFound, DSparkError, InvalidRequest
 from dspark.scheduler import SCHEDULES
+from dspark.training.cli import train
 
 if TYPE_CHECKING:
     from dspark.bench import Contender, Report
@@ -32,7 +33,7 @@ messages = Console(stderr=True, highlight=False, soft_wrap=True)
 
 DEFAULT_TARGET = "smollm2-135m-instruct"
 FAILED, MISUSED = 1, 2
-DTYPES = {"cpu": "float32,bfloat16,int8", "cuda": "float32,bfloat16"}
+DTYPES = {"cpu": "float32,bfloat16,int8,int4", "cuda": "float32,bfloat16"}
 
 TargetOption = Annotated[
     str,
@@ -98,7 +99,7 @@ def generate(
     schedule: Annotated[
         str, typer.Option(help=f"How much of a draft is verified: {', '.join(SCHEDULES)}.")
     ] = "confidence",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or int8.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8 or int4.")] = "float32",
     device: DeviceOption = "cpu",
     threads: ThreadsOption = 1,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="A system prompt.")] = None,
@@ -134,7 +135,7 @@ def generate(
 def profile(
     target: TargetOption = DEFAULT_TARGET,
     drafter: DrafterOption = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or int8.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8 or int4.")] = "float32",
     device: DeviceOption = "cpu",
     threads: ThreadsOption = 1,
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure anew.")] = False,
@@ -171,7 +172,7 @@ def bench(
         int | None, typer.Option(min=1, help="Use only the first so many prompts.")
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(metavar="LIST", help="float32,bfloat16,int8; all by default.")
+        str | None, typer.Option(metavar="LIST", help="float32,bfloat16,int8,int4; all by default.")
     ] = None,
     drafter: Annotated[
         list[str] | None, typer.Option(metavar="NAME|PATH", help="May be given several times.")
@@ -221,6 +222,9 @@ def bench(
             _write(json_file, json.dumps(report.as_json(), indent=2, ensure_ascii=False) + "\n")
         if plot is not None:
             _write(plot, svg(report))
+
+
+app.command()(train)
 
 
 def _print_answer(generation: Generation, detokenizer: Detokenizer) -> str:
