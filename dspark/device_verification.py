@@ -90,11 +90,11 @@ class BatchVerification:
         return verdicts
 
     def prepare(self) -> None:
-        """Run every shape once."""
+        """Record every shape, the largest first."""
         self._integers.send([], (0,))
         self._reals.send([], (0.0,) * SETTINGS)
-        for rows, length, kind in product(self._shapes.rows, self._shapes.lengths, Kind):
-            self._run(rows, length, kind)
+        for shape in product(self._shapes.rows[::-1], self._shapes.lengths[::-1], Kind):
+            self._graphs.prepare(("verification", *shape), partial(self._step, *shape))
 
     def _together(
         self, logits: Sequence[Tensor], drafts: Sequence[Draft], samplers: Sequence[Sampler]
@@ -125,7 +125,9 @@ class BatchVerification:
         )
         rows = fitting(self._shapes.rows, len(logits))
         length = fitting(self._shapes.lengths, max(scheduled) + 1)
-        self._run(rows, length, kind_for(sampler.params for sampler in samplers))
+        kind = kind_for(sampler.params for sampler in samplers)
+        step = partial(self._step, rows, length, kind)
+        self._graphs.run(("verification", rows, length, kind), step)
         # The only place where the host waits for the device.
         found = self._verdicts[: len(logits)].tolist()
         verdicts: list[Verdict | None] = []
@@ -136,10 +138,6 @@ class BatchVerification:
             lookahead.give_back_after(0 if undecided else min(accepted + 1, count) + 1)
             verdicts.append(None if undecided else Verdict(accepted, token))
         return verdicts
-
-    def _run(self, rows: int, length: int, kind: Kind) -> None:
-        step = partial(self._step, rows, length, kind)
-        self._graphs.run(("verification", rows, length, kind), step)
 
     def _step(self, rows: int, length: int, kind: Kind) -> None:
         integers, reals = self._integers.table[:rows], self._reals.table[:rows]

@@ -57,13 +57,24 @@ class Graphs:
             replay = self._replays[key] = self._recorded(step)
         replay()
 
+    def prepare(self, key: Hashable, step: StaticStep) -> None:
+        """Record a step for later, if steps are recorded at all; arguments as in `run`.
+
+        The step may be run meanwhile, with whatever is in its tables.
+        """
+        if self._capture is not None and key not in self._replays:
+            self._replays[key] = self._recorded(step)
+
     def _recorded(self, step: StaticStep) -> StaticStep:
         if self._capture is None:
             return step
         try:
             return self._capture(step)
-        except RuntimeError as error:  # torch's own errors, out of memory among them
-            # Slower, and just as right. What fails once would fail for every other shape.
+        except torch.OutOfMemoryError as error:
+            logger.warning("There is no memory to record a step (%s): it runs unrecorded", error)
+            return step
+        except RuntimeError as error:
+            # Slower, and just as right. What fails for one shape would fail for the others.
             logger.warning("A step cannot be recorded (%s): new ones run unrecorded", error)
             self._capture = None
             return step

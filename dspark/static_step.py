@@ -181,10 +181,10 @@ class StaticForward:
         return Forward([logits for logits, _ in ordered], [features for _, features in ordered])
 
     def prepare(self) -> None:
-        """Run every shape once, on padding alone."""
+        """Record every shape, on padding alone."""
         self._inputs.send([], (self._spare, 0, 0))
         for shape in self._shapes:
-            self._run(*shape)
+            self._graphs.prepare(("target", *shape), partial(self._step, *shape))
 
     def _together(self, spans: Sequence[Span]) -> list[tuple[Tensor, Tensor | None]]:
         rows, length, context = self._shapes.fit(
@@ -194,7 +194,8 @@ class StaticForward:
             [(span.slot, span.start, len(span.tokens), *span.tokens) for span in spans],
             padding=(self._spare, 0, 0),
         )
-        self._run(rows, length, context)
+        step = partial(self._step, rows, length, context)
+        self._graphs.run(("target", rows, length, context), step)
         logits = self._logits[: rows * length].view(rows, length, -1)
         features = self._features[: rows * length].view(rows, length, -1)
         given_back = bool(self._taps) and self._take_in is None
@@ -205,10 +206,6 @@ class StaticForward:
             )
             for row, span in enumerate(spans)
         ]
-
-    def _run(self, rows: int, length: int, context: int) -> None:
-        step = partial(self._step, rows, length, context)
-        self._graphs.run(("target", rows, length, context), step)
 
     def _step(self, rows: int, length: int, context: int) -> None:
         inputs = self._inputs.table[:rows]

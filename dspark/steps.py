@@ -116,7 +116,6 @@ class StaticSteps:
         context_tokens: int,
         graphs: Graphs,
     ) -> None:
-        self._graphs = graphs
         self._static: StaticDSparkDrafter | None = None
         self.drafter = drafter
         self.drafter_cache: KvCache | None = None
@@ -143,9 +142,7 @@ class StaticSteps:
         )
 
     def prepare(self) -> None:
-        """Record every shape, so that no request waits for it."""
-        if not self._graphs.capturing:
-            return
+        """Record every shape, if shapes are recorded, so that no request waits for it."""
         self._forward.prepare()
         self._verification.prepare()
         if self._static is not None:

@@ -102,11 +102,11 @@ class StaticDSparkDrafter:
         return [drafts[anchor.slot] for anchor in anchors]
 
     def prepare(self) -> None:
-        """Run every shape once, on padding alone."""
+        """Record every shape, the largest first, on padding alone."""
         self._integers.send([], (self._spare, 0, 0, 0))
         self._reals.send([], (0.0,) * SETTINGS)
-        for rows, context, kind in product(self._shapes.rows, self._shapes.contexts, Kind):
-            self._run(rows, context, kind)
+        for shape in product(self._shapes.rows[::-1], self._shapes.contexts[::-1], Kind):
+            self._graphs.prepare(("draft", *shape), partial(self._step, *shape))
 
     def _together(self, anchors: Sequence[Anchor]) -> dict[int, Draft]:
         """A draft by each anchor's slot."""
@@ -129,7 +129,9 @@ class StaticDSparkDrafter:
             ],
             padding=(0.0,) * SETTINGS,
         )
-        self._run(rows, context, kind_for(params))
+        kind = kind_for(params)
+        step = partial(self._step, rows, context, kind)
+        self._graphs.run(("draft", rows, context, kind), step)
         results = self._results[: len(anchors)].tolist()  # waits for the device
         return {
             anchor.slot: Draft(
@@ -139,10 +141,6 @@ class StaticDSparkDrafter:
             )
             for row, (anchor, (tokens, confidence)) in enumerate(zip(anchors, results, strict=True))
         }
-
-    def _run(self, rows: int, context: int, kind: Kind) -> None:
-        step = partial(self._step, rows, context, kind)
-        self._graphs.run(("draft", rows, context, kind), step)
 
     def _step(self, rows: int, context: int, kind: Kind) -> None:
         drafter, size = self._drafter, self.block_size

@@ -53,6 +53,41 @@ def test_each_key_is_recorded_once() -> None:
     assert (tape.recorded, tape.replayed) == (2, 5)
 
 
+def test_what_was_prepared_is_not_recorded_again() -> None:
+    tape = Tape()
+    graphs, step, other = Graphs(tape), Doubling(), Doubling()
+    graphs.prepare("doubling", step)
+    assert (tape.recorded, tape.replayed) == (1, 0)
+    step.input.fill_(4.0)
+    graphs.prepare("doubling", other)
+    graphs.run("doubling", other)
+    assert step.output.tolist() == [8.0, 8.0]
+    assert (tape.recorded, other.calls) == (1, 0)
+
+
+def test_nothing_is_prepared_where_nothing_is_recorded() -> None:
+    step = Doubling()
+    Graphs().prepare("doubling", step)
+    assert step.calls == 0
+
+
+def test_a_step_too_large_to_record_leaves_the_others_recorded() -> None:
+    tape = Tape()
+
+    def capture(step: StaticStep) -> StaticStep:
+        if step is large:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return tape(step)
+
+    large, small = Doubling(), Doubling()
+    graphs = Graphs(capture)
+    graphs.prepare("large", large)
+    for _ in range(2):
+        graphs.run("large", large)
+        graphs.run("small", small)
+    assert (large.calls, small.calls, tape.recorded) == (2, 1, 1)
+
+
 def test_without_a_capture_steps_are_called() -> None:
     graphs, step = Graphs(), Doubling()
     assert not graphs.capturing

@@ -142,7 +142,7 @@ def written(cache: KvCache) -> Tensor:
 
 def test_padding_writes_into_the_spare_slot_only(model: Target) -> None:
     cache = model.new_cache(SLOTS + 1, CONTEXT)
-    forward = static(model, cache)
+    forward = static(model, cache, Graphs(Tape()))
     cache.keys.fill_(NEVER_WRITTEN)
     spans = [Span(0, 7, [5, 6, 7]), Span(2, CONTEXT - 1, [9])]
     with torch.inference_mode():
