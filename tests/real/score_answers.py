@@ -81,7 +81,9 @@ def report(rows: Iterable[dict[str, object]], references: dict[str, str]) -> str
 
 def main() -> None:
     """Print the report on the files named on the command line."""
-    answers, manifest = map(Path, sys.argv[1:3])
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m tests.real.score_answers ANSWERS.jsonl MANIFEST.jsonl")
+    answers, manifest = map(Path, sys.argv[1:])
     rows = [json.loads(line) for line in answers.read_text("utf-8").splitlines()]
     clips = [json.loads(line) for line in manifest.read_text("utf-8").splitlines()]
     print(report(rows, {Path(clip["file"]).name: clip["text"] for clip in clips}))
