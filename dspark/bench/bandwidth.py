@@ -12,9 +12,11 @@ from safetensors import safe_open
 
 from dspark.bench.measurement import Machine
 from dspark.checkpoint import Checkpoint
+from dspark.int4 import GROUP
+from dspark.linear import PRECISIONS
 from dspark.step_cost import processor_name
 
-BYTES_PER_WEIGHT = {"float32": 4, "bfloat16": 2, "int8": 1}
+_INTEGER_BITS = {"int8": 8, "int4": 4 + 32 / GROUP}  # with a group's scale and offset
 _COPIED_BYTES = 1 << 28  # far more than any cache holds
 _COPIES = 5
 
@@ -47,14 +49,22 @@ def copy_bandwidth(device: str, threads: int) -> float:
     return 2 * _COPIED_BYTES / min(seconds() for _ in range(_COPIES))
 
 
-def weights_per_token(checkpoint: Checkpoint) -> int:
-    """How many weights a step multiplies with: all but an embedding that is not also the head."""
-    tied = bool(checkpoint.config.get("tie_word_embeddings", False))
-    skipped = "none" if tied else "embed_tokens.weight"
-    return sum(
-        math.prod(shape)
-        for name, shape in _shapes(checkpoint.folder).items()
-        if not name.endswith(skipped)
+def bytes_per_token(checkpoint: Checkpoint, dtype: str) -> int:
+    """How large the weights are that a step multiplies with, in one of `PRECISIONS`.
+
+    These are all but an embedding that is not also the head, or a head that is not used.
+    """
+    precision = PRECISIONS[dtype]
+    head, unused = "lm_head.weight", "model.embed_tokens.weight"
+    if checkpoint.config.get("tie_word_embeddings", False):
+        head, unused = unused, head
+    bits = {"float": 8 * precision.activations.itemsize, **_INTEGER_BITS}
+    return round(
+        sum(
+            math.prod(shape) * bits[precision.head if name == head else precision.layers] / 8
+            for name, shape in _shapes(checkpoint.folder).items()
+            if name != unused
+        )
     )
 
 

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dspark.bench.bandwidth import BYTES_PER_WEIGHT, weights_per_token
+from dspark.bench.bandwidth import bytes_per_token
 from dspark.bench.contenders import Contender
 from dspark.bench.others import LlamaCpp, Transformers
 from dspark.bench.ours import EngineSettings, OurEngine
 from dspark.checkpoint import Checkpoint
 from dspark.errors import InvalidRequest
+from dspark.linear import PRECISIONS
 
 SYSTEMS = ("transformers", "prompt-lookup", "llama.cpp", "dspark")
 _OF_TRANSFORMERS = ("float32", "bfloat16")
@@ -46,7 +47,7 @@ class Wanted:
     def __post_init__(self) -> None:
         for name, given, known in (
             ("system", self.systems, SYSTEMS),
-            ("dtype", self.dtypes, tuple(BYTES_PER_WEIGHT)),
+            ("dtype", self.dtypes, tuple(PRECISIONS)),
         ):
             for each in given:
                 if each not in known:
@@ -57,7 +58,7 @@ class Wanted:
 
 def lineup(wanted: Wanted) -> tuple[Contender, ...]:
     """The contenders, plain ones before those that draft."""
-    weights = weights_per_token(Checkpoint(wanted.folder))
+    checkpoint = Checkpoint(wanted.folder)
     contenders: list[Contender] = []
 
     def transformers(dtype: str, prompt_lookup: bool) -> Contender:
@@ -66,7 +67,7 @@ def lineup(wanted: Wanted) -> tuple[Contender, ...]:
             dtype=dtype,
             drafter="prompt lookup" if prompt_lookup else None,
             keeps_prompts=False,
-            weight_bytes=weights * BYTES_PER_WEIGHT[dtype],
+            weight_bytes=bytes_per_token(checkpoint, dtype),
             load=lambda: Transformers(
                 wanted.folder,
                 wanted.device,
@@ -103,7 +104,7 @@ def lineup(wanted: Wanted) -> tuple[Contender, ...]:
             dtype=dtype,
             drafter=drafter and Path(drafter).name,
             schedule=schedule,
-            weight_bytes=weights * BYTES_PER_WEIGHT[dtype],
+            weight_bytes=bytes_per_token(checkpoint, dtype),
             load=lambda: OurEngine(settings),
         )
 

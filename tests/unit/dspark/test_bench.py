@@ -13,9 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from safetensors.torch import load_file
 
 from dspark import Engine, SamplingParams, load_target
-from dspark.bench.bandwidth import copy_bandwidth, weights_per_token
+from dspark.bench.bandwidth import bytes_per_token, copy_bandwidth
 from dspark.bench.chart import svg
 from dspark.bench.contenders import Answer, Contender, Unavailable
 from dspark.bench.lineup import SYSTEMS, Wanted, lineup
@@ -320,11 +321,17 @@ def test_an_unknown_wish_is_refused(tiny_folder: Path, changes: dict[str, object
 def test_a_head_of_its_own_is_read_in_each_step_and_the_embedding_is_not(
     write_model: Callable[..., Path],
 ) -> None:
-    vocab, hidden = 64, 32
-    untied = weights_per_token(Checkpoint(write_model(name="untied")))
-    tied = weights_per_token(Checkpoint(write_model({"tie_word_embeddings": True}, name="tied")))
-    # The tied one's checkpoint still has the unused head in it.
-    assert tied - untied == vocab * hidden
+    untied = Checkpoint(write_model(name="untied"))
+    tied = Checkpoint(write_model({"tie_word_embeddings": True}, name="tied"))
+    sizes = {k: v.numel() for k, v in load_file(untied.folder / "model.safetensors").items()}
+    head = sizes["lm_head.weight"]
+    layers = sum(sizes.values()) - head - sizes["model.embed_tokens.weight"]
+    for checkpoint in (untied, tied):  # the tied one has a head beside it that is not used
+        assert bytes_per_token(checkpoint, "float32") == 4 * (layers + head)
+        assert bytes_per_token(checkpoint, "bfloat16") == 2 * (layers + head)
+        assert bytes_per_token(checkpoint, "int8") == layers + head
+        # 20 bytes for 32 weights, like GGUF's Q4_1; the head is kept in int8
+        assert bytes_per_token(checkpoint, "int4") == round(layers * 20 / 32) + head
 
 
 def test_copying_memory_takes_time() -> None:
