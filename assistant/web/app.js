@@ -12,6 +12,9 @@ import { Probe } from "./probe.js";
 import { Stopwatch } from "./stopwatch.js";
 import { Waterfall } from "./waterfall.js";
 
+/** Why an answer may end too early, as the server calls it. */
+const CUT_SHORT = { max_output_tokens: "Cut short: the answer reached its length limit." };
+
 const notices = new NoticeBoard(byId("notice"));
 const captions = new Captions({
   list: byId("captions"), scroll: byId("scroll"), welcome: byId("welcome"),
@@ -24,6 +27,7 @@ const waterfall = new Waterfall({ list: byId("turns"), empty: byId("no-turns") }
 let context = null; // the AudioContext, made in the user's first gesture
 let player = null;
 let microphone = null;
+let deaf = false; // the last attempt to open or keep a microphone failed
 let dropouts = 0;
 let questionWaits = false; // in the box, until there is a connection to send it over
 const probe = new Probe(() => context?.currentTime ?? null);
@@ -127,6 +131,7 @@ const serverEvents = {
     if (status === "cancelled") captions.interrupted(itemId);
     else if (status !== "failed") captions.assistantDone(itemId);
     else captions.failed(itemId, details?.error?.message ?? "The answer failed. Please ask again.");
+    if (status === "incomplete") captions.cutShort(itemId, CUT_SHORT[details?.reason]);
   },
   "x.playback.clear": ({ generation }) => player?.clear(generation).then(tellCut),
   "x.turn.timeline"(turn) {
@@ -229,8 +234,10 @@ async function startMicrophone() {
   notices.clear();
   try {
     microphone = await Microphone.open(context, { onFrame, onLost: loseMicrophone });
+    deaf = false;
   } catch (error) {
     if (!(error instanceof MicrophoneError)) throw error;
+    deaf = true;
     probe.error(error.message);
     notices.show(error.notice, { onAction: toggleMicrophone });
   }
@@ -245,6 +252,7 @@ function stopMicrophone() {
 }
 
 function loseMicrophone() {
+  deaf = true;
   stopMicrophone();
   notices.show("microphoneLost", { onAction: toggleMicrophone });
 }
@@ -336,6 +344,7 @@ function show() {
   presence.show({
     connected: connection.isOpen,
     microphone: microphone !== null,
+    deaf: deaf || !canSound,
     userSpeaking: session.userSpeaking,
     thinking: session.thinking,
     speaking: Boolean(player?.playing),

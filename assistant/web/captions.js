@@ -114,9 +114,12 @@ export class Captions {
 
   /** The answer failed; an apology may sound in its place. */
   failed(itemId, message) {
-    const { element } = this.#entry(itemId, "assistant");
-    element.append(html("p", { class: "remark" }, message));
-    this.#follow();
+    this.#remark(itemId, "remark", message);
+  }
+
+  /** The answer ends before its thought does, and not because anybody interrupted it. */
+  cutShort(itemId, message = "Cut short: the answer was not completed.") {
+    this.#remark(itemId, "remark aside", message);
   }
 
   /** A line across the conversation: what is above it is not remembered. */
@@ -124,6 +127,11 @@ export class Captions {
     if (!this.#list.lastElementChild?.matches(".caption")) return; // nothing to divide off
     this.#entries.clear();
     this.#list.append(html("li", { class: "divider" }, html("span", {}, text)));
+    this.#follow();
+  }
+
+  #remark(itemId, kind, message) {
+    this.#entry(itemId, "assistant").element.append(html("p", { class: kind }, message));
     this.#follow();
   }
 

@@ -2,7 +2,8 @@
 
 const STATES = {
   offline: { label: "Not connected", hint: "Waiting for a connection." },
-  ready: { label: "Ready", hint: "Speak or type." },
+  ready: { label: "Ready", hint: "Type, or start the microphone." },
+  readyDeaf: { label: "Ready", hint: "Type your question." },
   listening: { label: "Listening", hint: "Speak when you like." },
   hearing: { label: "Hearing you", hint: "Go on." },
   thinking: { label: "Thinking", hint: "One moment." },
@@ -26,14 +27,20 @@ export class Presence {
     this.#bars = [...root.querySelectorAll(".bars path")];
   }
 
-  /** Derive the state from what is known, strongest claim first. */
-  show({ connected, microphone, userSpeaking, thinking, speaking }) {
+  /**
+   * Derive the state from what is known, strongest claim first.  `microphone` is whether it is on,
+   * `deaf` whether there is none that could be started.
+   */
+  show({ connected, microphone, deaf, userSpeaking, thinking, speaking }) {
     let state = microphone ? "listening" : "ready";
     if (!connected) state = "offline";
     else if (speaking) state = "speaking";
     else if (userSpeaking) state = "hearing";
     else if (thinking) state = "thinking";
-    const { label, hint } = STATES[state === "speaking" && microphone ? "speakingOpen" : state];
+    let said = state;
+    if (state === "speaking" && microphone) said = "speakingOpen";
+    if (state === "ready" && deaf) said = "readyDeaf";
+    const { label, hint } = STATES[said];
     this.#root.dataset.state = state;
     // Only what changed is written, or a screen reader would announce the same words again.
     if (this.#label.textContent !== label) this.#label.textContent = label;

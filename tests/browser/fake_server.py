@@ -229,14 +229,16 @@ async def sound(
         )
 
 
-async def end_answer(line: Line, name: str, text: str, status: str = "completed") -> None:
+async def end_answer(
+    line: Line, name: str, text: str, status: str = "completed", **more: object
+) -> None:
     """The events after an answer's last words."""
     place = {"response_id": f"resp_{name}", "item_id": f"item_{name}", "output_index": 0}
     await line.send("response.output_audio.done", **place, content_index=0)
     await line.send(
         "response.output_audio_transcript.done", **place, content_index=0, transcript=text
     )
-    await line.send("response.done", response=response(f"resp_{name}", status))
+    await line.send("response.done", response=response(f"resp_{name}", status, **more))
 
 
 async def answer(

@@ -13,6 +13,7 @@ from tests.browser.fake_server import (
     begin_answer,
     echo_question,
     end_answer,
+    say,
     sound,
     tone,
 )
@@ -84,6 +85,7 @@ class TestMicrophone:
             expect(page.get_by_role("alert")).to_contain_text(
                 "No microphone was found. Plug one in"
             )
+            expect(page.get_by_role("status")).to_have_text("Ready Type your question.")
             expect_typing_works(page)
 
     def test_taken_away(self, page: Page, server: FakeServer) -> None:
@@ -94,14 +96,19 @@ class TestMicrophone:
         page.get_by_role("button", name="Stop microphone").wait_for()
         page.evaluate("stream.getTracks()[0].dispatchEvent(new Event('ended'))")
         expect(page.get_by_role("alert")).to_contain_text("The microphone is gone.")
+        expect(page.get_by_role("status")).to_have_text("Ready Type your question.")
         page.get_by_role("alert").get_by_role("button", name="Start again").click()
         expect(page.get_by_role("button", name="Stop microphone")).to_be_visible()
 
     def test_is_released_when_stopped(self, page: Page, server: FakeServer) -> None:
         page.add_init_script(REMEMBER_STREAM)
         page.goto(server.url)
+        status = page.get_by_role("status")
+        expect(status).to_have_text("Ready Type, or start the microphone.")
         page.get_by_role("button", name="Start microphone").click()
+        expect(status).to_have_text("Listening Speak when you like.")
         page.get_by_role("button", name="Stop microphone").click()
+        expect(status).to_have_text("Ready Type, or start the microphone.")
         assert page.evaluate("stream.getTracks().map((track) => track.readyState)") == ["ended"]
 
 
@@ -125,7 +132,7 @@ class TestInsecurePage:
             page.get_by_role("button", name="Start microphone").click()
             expect(alert).to_be_visible()
             expect_typing_works(page)
-            expect(page.get_by_role("status")).to_contain_text("Ready")
+            expect(page.get_by_role("status")).to_have_text("Ready Type your question.")
 
 
 class TestConnection:
@@ -257,6 +264,31 @@ class TestConnection:
         ask(page, "Why is the sky blue?")
         expect(page.locator(".caption.assistant")).to_contain_text("Ask once more.")
         expect(page.get_by_role("status")).to_contain_text("Ready")
+
+    @pytest.mark.parametrize(
+        ("reason", "said"),
+        [
+            ("max_output_tokens", "Cut short: the answer reached its length limit."),
+            ("content_filter", "Cut short: the answer was not completed."),
+        ],
+    )
+    def test_answer_that_was_cut_short_says_so(
+        self, page: Page, server: FakeServer, reason: str, said: str
+    ) -> None:
+        async def breaks_off(line: Line) -> None:
+            await echo_question(line)
+            await begin_answer(line, "a")
+            await say(line, "a", "Because of")
+            await sound(line, "a", tone(0.2), generation=1)
+            details = {"type": "incomplete", "reason": reason}
+            await end_answer(line, "a", "Because of", "incomplete", status_details=details)
+
+        server.script = breaks_off
+        page.goto(server.url)
+        ask(page, "Why is the sky blue?")
+        expect(page.locator(".caption.assistant")).to_have_text(f"AssistantBecause of{said}")
+        expect(page.locator(".heard")).to_have_text("Because of")
+        expect(page.locator(".unheard")).to_have_count(0)  # nobody interrupted it
 
 
 @pytest.fixture
