@@ -127,9 +127,10 @@ class LlmConfig(_Section):
     seed: int | None = Field(default=None, ge=0)
     """Makes sampled answers repeatable; unset draws anew each time."""
     instructions: str = (
-        "You are a helpful voice assistant. Answer in one or two short spoken sentences, "
-        "without lists or formatting."
+        "You are a helpful AI assistant named SmolLM, trained by Hugging Face. "
+        "Your answers are short."
     )
+    """The default begins with the words that the embedded model was trained to see there."""
 
     @model_validator(mode="after")
     def _device_computes_the_dtype(self) -> Self:
