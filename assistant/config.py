@@ -126,11 +126,7 @@ class LlmConfig(_Section):
     repetition_penalty: float = Field(default=1.03, ge=1, le=2)
     seed: int | None = Field(default=None, ge=0)
     """Makes sampled answers repeatable; unset draws anew each time."""
-    instructions: str = (
-        "You are a helpful AI assistant named SmolLM, trained by Hugging Face. "
-        "Your answers are short."
-    )
-    """The default begins with the words that the embedded model was trained to see there."""
+    instructions: str = "You are a helpful AI assistant. Your answers are short."
 
     @model_validator(mode="after")
     def _device_computes_the_dtype(self) -> Self:
