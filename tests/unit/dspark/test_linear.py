@@ -14,7 +14,7 @@ import dspark.linear
 from dspark import load_target
 from dspark.errors import InvalidRequest
 from dspark.int4 import GROUP, Int4Linear
-from dspark.linear import FloatLinear, Int8Linear, linear
+from dspark.linear import PRECISIONS, FloatLinear, Int8Linear, linear
 
 IN, OUT, ROWS = 96, 80, 23
 CODES = 16  # that four bits can tell apart
@@ -126,3 +126,9 @@ def test_where_torch_has_no_four_bit_kernel_another_precision_is_named(
     monkeypatch.setattr(dspark.linear, "has_int4_kernel", lambda: False)
     with pytest.raises(InvalidRequest, match="choose int8"):
         load_target(tiny_folder, dtype="int4")
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+def test_a_drafter_is_computed_like_its_target_but_never_in_four_bits(dtype: str) -> None:
+    expected = "int8" if dtype == "int4" else dtype
+    assert PRECISIONS[dtype].of_drafter == PRECISIONS[expected]
