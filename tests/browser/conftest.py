@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.browser.fake_server import FakeServer
+from tests.browser.fake_server import PATIENCE_S, FakeServer
 
 QUIET = (
     "--no-sandbox",
@@ -53,6 +53,7 @@ def chromium() -> str:
 @pytest.fixture(scope="module")
 def launch(chromium: str) -> Iterator[Launch]:
     """Start one more browser, with these arguments; it is closed at the end."""
+    expect.set_options(timeout=1000 * PATIENCE_S)
     with sync_playwright() as playwright, ExitStack() as stack:
 
         def start(*arguments: str) -> Browser:

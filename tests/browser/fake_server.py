@@ -27,6 +27,8 @@ import assistant
 
 WIRE_RATE_HZ = 24_000
 FRAME_MS = 40
+PATIENCE_S = 30.0
+"""How long a test waits for what must happen, on a machine that may have much else to do."""
 WEB = Path(assistant.__file__).parent / "web"
 
 Event = dict[str, Any]
@@ -45,9 +47,11 @@ def tone(seconds: float, hz: float = 330.0) -> NDArray[np.int16]:
 class Line:
     """One page's connection, from the script's side."""
 
-    def __init__(self, websocket: WebSocket, log: list[Event]) -> None:
+    def __init__(self, websocket: WebSocket, take: Callable[[Event], None]) -> None:
         self._websocket = websocket
-        self._log = log
+        self._tell = take
+        self._loop = asyncio.get_running_loop()
+        self._cues = asyncio.Semaphore(0)
         self._arrived = asyncio.Condition()
         self._seen = 0
         self._events = 0
@@ -84,6 +88,14 @@ class Line:
             if report["response_id"] == response_id and report["position_ms"] >= ms:
                 return
 
+    async def cued(self) -> None:
+        """Wait until the test has seen enough and gives the cue."""
+        await self._cues.acquire()
+
+    def cue(self) -> None:
+        """Let the script go on; called by the test."""
+        self._loop.call_soon_threadsafe(self._cues.release)
+
     async def hang_up(self, code: int = 1001, reason: str = "") -> None:
         """Close the connection."""
         await self._websocket.close(code, reason)
@@ -102,7 +114,7 @@ class Line:
             await asyncio.gather(playing, return_exceptions=True)
 
     async def _take(self, event: Event) -> None:
-        self._log.append(event)
+        self._tell(event)
         async with self._arrived:
             self.received.append(event)
             if event["type"] == "input_audio_buffer.append":
@@ -114,21 +126,21 @@ class FakeServer:
     """Serves the page from a thread; `script` is played to every page that connects."""
 
     def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}/"
+        # It listens from now on: a page that comes before the thread is ready waits for it.
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
         routes = [
             Route("/", self._page),
             Route("/readyz", self._readyz),
             WebSocketRoute("/v1/realtime", self._realtime),
             Mount("/static", StaticFiles(directory=WEB)),
         ]
-        config = uvicorn.Config(
-            Starlette(routes=routes), host="127.0.0.1", port=self.port, log_level="error"
+        self._server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_level="error"))
+        self._thread = threading.Thread(
+            target=lambda: self._server.run(sockets=[self._listener]), daemon=True
         )
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._changed = threading.Condition()
+        self._door = threading.Event()
         self.reset()
 
     def reset(self) -> None:
@@ -139,6 +151,7 @@ class FakeServer:
         self.received: list[Event] = []
         self.lines: list[Line] = []
         self.failures: list[BaseException] = []
+        self.open_door()
 
     def __enter__(self) -> FakeServer:
         self._thread.start()
@@ -147,10 +160,35 @@ class FakeServer:
     def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._thread.join()
+        self._listener.close()
 
     def sent(self, kind: str) -> list[Event]:
         """What the pages sent of this kind."""
         return [event for event in self.received if event["type"] == kind]
+
+    def wait_until_sent(self, kind: str, times: int = 1) -> None:
+        """Wait until the pages have sent this kind so often."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.sent(kind)) >= times, PATIENCE_S), (
+                f"{kind} came {len(self.sent(kind))} times, not {times}"
+            )
+
+    def cue(self) -> None:
+        """Let the script of the latest page go on."""
+        self.lines[-1].cue()
+
+    def shut_door(self) -> None:
+        """Let pages that connect wait from now on."""
+        self._door.clear()
+
+    def open_door(self) -> None:
+        """Let in whoever waits, and whoever comes."""
+        self._door.set()
+
+    def _take(self, event: Event) -> None:
+        with self._changed:
+            self.received.append(event)
+            self._changed.notify_all()
 
     async def _page(self, _request: Request) -> FileResponse:
         return FileResponse(WEB / "index.html")
@@ -159,6 +197,7 @@ class FakeServer:
         return PlainTextResponse("", 200 if self.refusal is None else 503)
 
     async def _realtime(self, websocket: WebSocket) -> None:
+        await asyncio.to_thread(self._door.wait, PATIENCE_S)
         await websocket.accept("realtime")
         if self.refusal is not None:
             error = {"type": "server_error", "code": self.refusal, "message": "Not now."}
@@ -166,7 +205,7 @@ class FakeServer:
             await websocket.send_text(json.dumps(event))
             await websocket.close(1013, self.refusal)
             return
-        line = Line(websocket, self.received)
+        line = Line(websocket, self._take)
         self.lines.append(line)
         await line.run(self._watched(self.script))
 

@@ -121,9 +121,14 @@ class TestKeyboard:
             assert width == "2px"
 
 
+async def speaking(line: Line) -> None:
+    await thinking(line)
+    await sound(line, "a", tone(10), generation=1)
+
+
 class TestScreenReader:
     def test_hears_what_the_assistant_does(self, page: Page, server: FakeServer) -> None:
-        server.script = everything
+        server.script = speaking
         page.goto(server.url)
         status = page.get_by_role("status")
         expect(status).to_have_attribute("aria-live", "polite")
@@ -145,6 +150,7 @@ class TestScreenReader:
         }""")
         ask(page)
         expect(page.get_by_role("alert")).to_be_visible()
+        page.wait_for_function("announced.at(-1) === 'Ready'")
         assert page.evaluate("announced") == ["Thinking", "Speaking", "Ready"]
 
     def test_gets_the_struck_words_named(self, page: Page, server: FakeServer) -> None:

@@ -152,7 +152,7 @@ class TestConnection:
         expect(alert).to_contain_text(said)
         expect(page.get_by_role("status")).to_contain_text("Not connected")
         server.refusal = None
-        expect(page.get_by_text("Connected", exact=True)).to_be_visible(timeout=10_000)
+        expect(page.get_by_text("Connected", exact=True)).to_be_visible()
         expect(alert).to_be_hidden()
         expect(page.locator(".divider")).to_have_count(0)  # no conversation was lost
 
@@ -167,9 +167,7 @@ class TestConnection:
         expect(alert).to_contain_text("The assistant is still loading its models.")
         expect(page.get_by_label("Your question")).to_have_value("Is anybody there?")
         server.refusal = None
-        expect(page.locator(".caption.assistant")).to_have_text(
-            f"Assistant{ANSWER}", timeout=10_000
-        )
+        expect(page.locator(".caption.assistant")).to_have_text(f"Assistant{ANSWER}")
         expect(page.locator(".caption.user")).to_have_text("YouIs anybody there?")
         expect(page.get_by_label("Your question")).to_have_value("")
         expect(alert).to_be_hidden()
@@ -180,8 +178,9 @@ class TestConnection:
         async def leaves(line: Line) -> None:
             await echo_question(line)
             await answer(line, "a", ANSWER, tone(0.2), generation=1)
-            await line.played("resp_a", 200)
+            await line.played("resp_a", 200.5)  # its last report: the end is rounded up
             server.script = answers
+            server.shut_door()
             await line.hang_up(reason="server_shutdown")
 
         server.script = leaves
@@ -189,6 +188,7 @@ class TestConnection:
         expect_typing_works(page)
         alert = page.get_by_role("alert")
         expect(alert).to_contain_text("The connection was lost. This page is reconnecting")
+        server.open_door()
         expect(page.locator(".divider")).to_have_text(
             "Reconnected. A new conversation begins here."
         )
@@ -310,6 +310,9 @@ def test_held_back_sound_has_a_button(silenced: Page, server: FakeServer) -> Non
     ask(silenced, "Why is the sky blue?")
     alert = silenced.get_by_role("alert")
     expect(alert).to_contain_text("The browser holds the sound back.")
+    silenced.wait_for_function(  # each piece of sound tries to start it; now only the button does
+        "assistantProbe.events.some(({event}) => event.type === 'response.done')"
+    )
     silenced.evaluate("window.allowed = true")
     alert.get_by_role("button", name="Turn on sound").click()
     expect(alert).to_be_hidden()
