@@ -17,7 +17,7 @@ from tests.protocol.schema import check
 
 Event = dict[str, Any]
 JARGON = re.compile(
-    r"[Ii]nput (should|tag)|valid (string|dictionary|list|tuple|integer|number|boolean)"
+    r"[Ii]nput (should|tag)|a valid (string|dictionary|list|tuple|integer|number|boolean)"
     r"|instance of|after validation"
 )
 """The words of the library that checks events, in which no client should be spoken to."""
