@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -94,13 +95,13 @@ class Corpus:
         start, end = self._end(number), self._end(number + 1)
         with self._lines.open("rb") as file:
             file.seek(start)
-            found = json.loads(file.read(end - start))
-        return Dialogue(
-            found["request"], tuple(found["prompt"]), tuple(found["answer"]), found["greedy"]
-        )
+            return _parsed(file.read(end - start))
 
     def __iter__(self) -> Iterator[Dialogue]:
-        return (self[number] for number in range(len(self)))
+        count = len(self)
+        if count:
+            with self._lines.open("rb") as file:
+                yield from map(_parsed, islice(file, count))
 
     @property
     def prompt_tokens(self) -> NDArray[np.int64]:
@@ -115,3 +116,10 @@ class Corpus:
     def _end(self, number: int) -> int:
         """Where the first so many lines end, in bytes."""
         return int(self._index.mapped()[number - 1, 0]) if number else 0
+
+
+def _parsed(line: bytes) -> Dialogue:
+    found = json.loads(line)
+    return Dialogue(
+        found["request"], tuple(found["prompt"]), tuple(found["answer"]), found["greedy"]
+    )

@@ -27,7 +27,6 @@ from dspark.training.reliability import svg
 from dspark.training.storage import replacing
 
 REPORT, DIAGRAM = "evaluation.json", "reliability.svg"
-_SLOTS = 4
 _TEMPERATURE = 1.0  # what drafters are trained for, and where a confidence is a probability
 
 
@@ -163,20 +162,15 @@ def run_drafts(
     drafter = load_drafter(drafter_folder, target)
     confidence, accepted = [], []
     context = max((len(each.prompt) for each in dialogues), default=0) + params.max_new_tokens
-    # In order, each with its own random numbers: a report can be repeated.
-    with Engine(target, drafter, "full", slots=_SLOTS, context_tokens=context) as engine:
-        submitted = (
-            engine.submit(each.prompt, replace(params, seed=number))
-            for number, each in enumerate(dialogues)
-        )
-        under_way = list(islice(submitted, _SLOTS))
-        for done in range(len(dialogues)):
-            for step in under_way.pop(0):
+    # One after the other, each with its own random numbers: who shares a step decides how sums
+    # are rounded, and a report is to be repeatable.
+    with Engine(target, drafter, "full", slots=1, context_tokens=context) as engine:
+        for number, dialogue in enumerate(dialogues):
+            for step in engine.submit(dialogue.prompt, replace(params, seed=number)):
                 if step.draft and step.scheduled == drafter.block_size:
                     confidence.append(step.confidence)
                     accepted.append(step.accepted)
-            under_way += islice(submitted, 1)
-            on_progress(done + 1, len(dialogues))
+            on_progress(number + 1, len(dialogues))
     if not accepted:
         raise NoTrainingData(
             f"no whole block was drafted in {len(dialogues)} held-out dialogues: make more or "

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dspark.errors import InvalidRequest
+from dspark.linear import PRECISIONS
 from dspark.target import Span, Target
 from dspark.training.corpus import Corpus
 from dspark.training.dialogues import Progress
@@ -119,7 +120,7 @@ def extend_features(
         raise InvalidRequest(f"the taps are {list(taps)}; the target offers -1 … {layers - 2}")
     made_with = {
         "target": fingerprint(target.folder),
-        "precision": str(target.decoder.precision),
+        "dtype": _dtype(target),
         "taps": list(taps),
     }
     settle(folder / "features.json", made_with, "features")
@@ -159,6 +160,11 @@ def _compact(frame: Target, tapped: Tensor, last: Tensor) -> DialogueFeatures:
     parts = torch.split(finals.float(), _HEAD_ROWS)
     normalisers = [decoder.head(rows).logsumexp(-1) for rows in parts]
     return DialogueFeatures(tapped.bfloat16().cpu(), finals.cpu(), torch.cat(normalisers).cpu())
+
+
+def _dtype(target: Target) -> str:
+    """What `load_target` was asked for."""
+    return next(name for name, each in PRECISIONS.items() if each == target.decoder.precision)
 
 
 def _start(ends: np.ndarray[tuple[int], np.dtype[np.int64]], number: int) -> int:

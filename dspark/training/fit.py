@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dspark.calibration import FILE_NAME
 from dspark.errors import InvalidRequest
 from dspark.linear import FloatLinear
 from dspark.target import Target
@@ -20,6 +21,7 @@ from dspark.training.batches import Batches
 from dspark.training.corpus import Corpus, Split
 from dspark.training.curves import Curve
 from dspark.training.dialogues import Progress
+from dspark.training.evaluation import DIAGRAM, REPORT
 from dspark.training.features import FeatureStore
 from dspark.training.fingerprint import fingerprint
 from dspark.training.frame import load_frame
@@ -31,6 +33,7 @@ from dspark.training.shape import DrafterShape, drafter_config
 from dspark.training.storage import replacing, settle
 from dspark.training.vocabulary import count_tokens, draft_vocabulary, mask_token
 
+_FREE = ("steps", "checkpoint_every", "held_out_dialogues")  # may change between two runs
 _FROZEN = ("lm_head.weight", "d2t")
 _INITIAL = ("target", "random")
 _PRECISIONS = ("float32", "bfloat16")
@@ -125,7 +128,7 @@ class Fit:
         self._checkpoint = folder / "training" / "state.pt"
         self._settings = settings
         self._device = frame.decoder.device
-        fixed = {key: value for key, value in asdict(settings).items() if key != "steps"}
+        fixed = {key: value for key, value in asdict(settings).items() if key not in _FREE}
         made_with = {"target": fingerprint(frame.folder), "shape": asdict(shape), **fixed}
         settle(folder / "training" / "settings.json", made_with, "training runs")
 
@@ -236,7 +239,7 @@ class Fit:
         self._optimizer.step()
         first = terms.acceptance[:, 0].mean()
         values = (terms.loss, terms.cross_entropy, terms.distance, terms.confidence, first)
-        self._losses.append(self.step, [rate, *(value.item() for value in values)])
+        self._losses.append(self.step, [rate, *torch.stack(values).tolist()])
         self.step += 1
 
     def _terms(self, batch: Batch) -> Terms:
@@ -296,4 +299,6 @@ class Fit:
         }
         with replacing(self._checkpoint) as unfinished:
             torch.save(content, unfinished)
+        for name in (FILE_NAME, REPORT, DIAGRAM):  # they were of other weights
+            (self.drafter_folder / name).unlink(missing_ok=True)
         self.export()

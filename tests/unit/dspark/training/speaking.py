@@ -102,6 +102,7 @@ def small_plan(folder: Path, target: Path, **changed: object) -> Plan:
     return Plan(
         folder=folder,
         target=target,
+        dtype="int8",  # in which nothing depends on who shares a step
         slots=4,
         wanted_dialogues=40,
         judged_dialogues=8,
