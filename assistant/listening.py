@@ -172,7 +172,12 @@ class Listening:
         start, end = self._buffer_start, command.end_sample
         manual = self._context.settings.turn_detection is None
         if not manual or end - start < MIN_COMMIT_MS * INPUT_RATE_HZ // 1000:
-            why = f"at least {MIN_COMMIT_MS} ms are needed" if manual else "nobody is speaking"
+            why = (
+                f"at least {MIN_COMMIT_MS} ms are needed"
+                if manual
+                else "nobody is speaking, and the server ends turns by itself "
+                "(session.audio.input.turn_detection null leaves that to you)"
+            )
             message = f"There is no audio to commit: {why}."
             self._context.refuse(command.command_id, "input_audio_buffer_commit_empty", message)
             return

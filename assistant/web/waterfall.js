@@ -28,11 +28,12 @@ const AFTER = {
   first_heard_ms: ["first_sent_ms"],
 };
 
+/** `[latency, what it is called here, what the field calls it, what it means]`. */
 const LATENCIES = [
-  ["endpoint_wait_ms", "Endpoint wait", "from the end of your speech until the turn counted as over"],
-  ["added_latency_ms", "Added latency", "what the work behind the endpoint added to the wait"],
-  ["server_ttfa_ms", "Server TTFA", "time to first audio: from the end of your speech until the first audio left the server"],
-  ["client_ttfa_ms", "Client TTFA", "from the end of your speech until the first audio sounded here"],
+  ["endpoint_wait_ms", "Silence awaited", "endpoint wait", "from the end of your speech until the turn counted as over"],
+  ["added_latency_ms", "Work after it", "added latency", "what the work behind the endpoint added to the wait"],
+  ["server_ttfa_ms", "Answer sent", "server TTFA (time to first audio)", "from the end of your speech until the first audio left the server"],
+  ["client_ttfa_ms", "Answer heard", "client TTFA (time to first audio)", "from the end of your speech until the first audio sounded here"],
 ];
 
 const OUTCOMES = {
@@ -76,14 +77,14 @@ export class Waterfall {
 
 function latencies(timeline, measuredTtfaMs) {
   const list = html("dl", { class: "latencies" });
-  for (const [key, name, meaning] of LATENCIES) {
+  for (const [key, name, term, meaning] of LATENCIES) {
     if (key === "endpoint_wait_ms" && timeline.kind !== "spoken") continue;
     const value = html("dd", {}, duration(timeline[key]));
     if (key === "client_ttfa_ms" && measuredTtfaMs !== null) {
       const title = "by the clock of microphone and loudspeaker, to the first audible sample";
-      value.append(html("small", { title }, `${duration(measuredTtfaMs)} measured here`));
+      value.append(html("small", { title }, `${duration(measuredTtfaMs)} by this page's clock`));
     }
-    list.append(html("div", { title: `${name}: ${meaning}` }, html("dt", {}, name), value));
+    list.append(html("div", { title: `${term}: ${meaning}` }, html("dt", {}, name), value));
   }
   return list;
 }
