@@ -22,7 +22,7 @@ from assistant.workers import ThreadWorker, Worker
 from audio.transcriber import Transcriber, load_whisper
 from audio.vad import SpeechFrame, load_vad
 from audio.voice import Voice, load_piper
-from dspark import Engine, SamplingParams, Target, load_target
+from dspark import Engine, SamplingParams, Target, fastest_dtype, load_target
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -157,7 +157,7 @@ def _load_engine(config: Config) -> tuple[Target, Engine]:
     target = load_target(
         resolve(config.llm.model, "llm"),
         device=config.llm.device,
-        dtype=config.llm.dtype,
+        dtype=fastest_dtype(config.llm.device) if config.llm.dtype == "auto" else config.llm.dtype,
         threads=config.llm.threads,
     )
     context_tokens = min(config.llm.context_tokens, target.context_tokens)

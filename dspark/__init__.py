@@ -21,6 +21,7 @@ from dspark.errors import (
     WrongShape,
 )
 from dspark.generation import FinishReason, Generation, Priority, Result, Step
+from dspark.linear import fastest_dtype
 from dspark.metrics import EngineMetrics
 from dspark.random_weights import random_drafter, random_target
 from dspark.sampling import SamplingParams
@@ -59,6 +60,7 @@ __all__ = [
     "TokenizerError",
     "UnsupportedArchitecture",
     "WrongShape",
+    "fastest_dtype",
     "load_drafter",
     "load_target",
     "profiled_cost",

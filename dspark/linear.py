@@ -81,6 +81,22 @@ def precision_named(dtype: str, device: torch.device) -> Precision:
     return precision
 
 
+def fastest_dtype(device: str) -> str:
+    """The precision that decodes fastest on this device and machine, of those it can compute in.
+
+    `int4` comes first on a CPU: made for models that are in 4 bits already.
+    """
+    if torch.device(device).type != "cpu":
+        return "bfloat16"
+    for dtype in ("int4", "int8"):
+        try:
+            precision_named(dtype, torch.device(device))
+        except InvalidRequest:
+            continue
+        return dtype
+    return "float32"
+
+
 class FloatLinear:
     """Weights in the precision of the activations.
 

@@ -165,8 +165,13 @@ def test_numbers_that_the_device_does_not_compute_with_are_refused(
     assert all(variable in complaint for variable in chosen)
 
 
-def test_a_device_alone_is_told_what_else_to_change() -> None:
-    assert "set dtype to bfloat16" in complaint_about(None, ASSISTANT__LLM__DEVICE="cuda")
+def test_a_refused_dtype_says_what_else_there_is() -> None:
+    chosen = {"ASSISTANT__LLM__DEVICE": "cuda", "ASSISTANT__LLM__DTYPE": "int4"}
+    assert "set dtype to bfloat16" in complaint_about(None, **chosen)
+
+
+def test_a_device_alone_can_be_chosen() -> None:
+    assert load_config(None, {"ASSISTANT__LLM__DEVICE": "cuda"}).llm.dtype == "auto"
 
 
 @pytest.mark.parametrize("variable", ["ASSISTANT_SERVER_PORT", "ASSISTANT_SERVER__PORT"])

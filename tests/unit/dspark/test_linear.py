@@ -14,7 +14,7 @@ import dspark.linear
 from dspark import load_target
 from dspark.errors import InvalidRequest
 from dspark.int4 import GROUP, Int4Linear
-from dspark.linear import PRECISIONS, FloatLinear, Int8Linear, linear
+from dspark.linear import PRECISIONS, FloatLinear, Int8Linear, fastest_dtype, linear
 
 IN, OUT, ROWS = 96, 80, 23
 CODES = 16  # that four bits can tell apart
@@ -132,3 +132,13 @@ def test_where_torch_has_no_four_bit_kernel_another_precision_is_named(
 def test_a_drafter_is_computed_like_its_target_but_never_in_four_bits(dtype: str) -> None:
     expected = "int8" if dtype == "int4" else dtype
     assert PRECISIONS[dtype].of_drafter == PRECISIONS[expected]
+
+
+def test_the_fastest_dtype_is_one_that_can_be_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fastest_dtype("cuda") == "bfloat16"
+    monkeypatch.setattr("dspark.linear.has_int4_kernel", lambda: True)
+    assert fastest_dtype("cpu") == "int4"
+    monkeypatch.setattr("dspark.linear.has_int4_kernel", lambda: False)
+    assert fastest_dtype("cpu") == "int8"
+    monkeypatch.setattr("torch._C._has_mkldnn", False)
+    assert fastest_dtype("cpu") == "float32"
