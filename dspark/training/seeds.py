@@ -34,7 +34,7 @@ TEMPLATES: Sequence[str] = (
     "What can I cook with {food} and {food2}?",
     "What goes well with {food}?",
     "What can I use instead of {food}?",
-    "Is {food} healthy?",
+    "Can I have {food} every day?",
     "How do I make {dish}?",
     "What do I need to buy for {dish} for {count} people?",
     # facts and definitions
@@ -42,7 +42,7 @@ TEMPLATES: Sequence[str] = (
     "Explain {concept} to a child.",
     "Explain {concept} in one sentence.",
     "Why is {concept} important?",
-    "Who discovered {concept}?",
+    "When did people first understand {concept}?",
     "What does the word {word} mean?",
     "Use the word {word} in a sentence.",
     "What is the opposite of {word}?",
@@ -77,7 +77,7 @@ TEMPLATES: Sequence[str] = (
     "Is {hobby} expensive?",
     "I feel {mood} today. What should I do?",
     "Recommend a {genre} book.",
-    "Recommend a {genre} film for {day}.",
+    "Recommend a {genre} film. I want to watch it {day}.",
     "What could I give my {relative} as a present?",
     "My {relative} likes {hobby}. What could we do {day}?",
     # travel
