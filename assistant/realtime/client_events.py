@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import (
@@ -86,9 +87,9 @@ class ClearAudioBuffer(_ClientEvent):
 class _CommandEvent(_ClientEvent):
     """An event that is one command to the core."""
 
+    @abstractmethod
     def command(self) -> Command:
         """Return the command, which carries the client's name for this event."""
-        raise NotImplementedError
 
 
 # -- items ----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dspark import DSparkDrafter, Engine, SamplingParams, Target, load_drafter, load_target
+from dspark import DSparkDrafter, Engine, SamplingParams, Target
 from dspark.drafters import Anchor
 from dspark.drafters.static_dspark import StaticDSparkDrafter
 from dspark.graphs import Graphs
@@ -24,28 +23,6 @@ from dspark.target import Span
 TOLERANCE = 1e-4  # absolute, in float32, as the vectors' own description asks for
 NEVER_ENDS = 10_000
 CONTEXT = 512
-
-
-@pytest.fixture(scope="module", params=["vanilla_block7", "gated_block7", "rnn_block5"])
-def folder(request: pytest.FixtureRequest, shared_folder: Path) -> Path:
-    return shared_folder / "golden" / request.param
-
-
-@pytest.fixture(scope="module")
-def prompts(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((folder / "expected.json").read_text())["prompts"]
-    assert found
-    return found
-
-
-@pytest.fixture(scope="module")
-def target(folder: Path) -> Target:
-    return load_target(folder / "target")
-
-
-@pytest.fixture(scope="module")
-def drafter(folder: Path, target: Target) -> DSparkDrafter:
-    return load_drafter(folder / "drafter", target)
 
 
 @pytest.fixture
