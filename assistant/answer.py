@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from assistant.effects import Synthesise
 from assistant.events import AudioSynthesised, ChunkPlanned
-from assistant.items import Failure, Response, Usage
+from assistant.items import AnswerStep, Failure, Response, Usage
 from assistant.playback import Playback
 from audio.chunker import ClauseChunker
 from audio.speakable import Speakable, SpeakableStream
@@ -32,8 +32,8 @@ class Answer:
         self.playback = playback
         self.text = ""
         self.text_whole = False
-        self.drafted = 0
-        self.accepted = 0
+        self.steps: list[AnswerStep] = []
+        """How the language model came to the text."""
         self._rate_hz = rate_hz
         self._speed = speed
         self._speakable = SpeakableStream()
@@ -52,11 +52,11 @@ class Answer:
         """Whether this answer is audio (else it is text alone)."""
         return self.response.modality == "audio"
 
-    def add_text(self, delta: str, tokens: int, drafted: int, accepted: int) -> None:
+    def add_text(self, delta: str, tokens: int, step: AnswerStep | None = None) -> None:
         """Take more of the text."""
         self.text += delta
-        self.drafted += drafted
-        self.accepted += accepted
+        if step is not None:
+            self.steps.append(step)
         usage = self.response.usage
         usage = replace(usage, output_tokens=usage.output_tokens + tokens)
         self.response = replace(self.response, usage=usage)
@@ -80,7 +80,7 @@ class Answer:
         self.response = replace(self.response, error=failure)
         added = "" if self.text else apology
         if added:
-            self.add_text(added, 0, 0, 0)
+            self.add_text(added, 0)
         self.finish_text("stop")
         return added
 

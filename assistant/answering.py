@@ -128,7 +128,7 @@ class Answering:
     def on_text(self, event: TextGenerated) -> None:
         """Take more verified text."""
         turn, answer = self._made_for(event.generation)
-        answer.add_text(event.text, event.tokens, event.drafted, event.accepted)
+        answer.add_text(event.text, event.tokens, event.step)
         self._say(turn, answer, event.text)
 
     def on_text_finished(self, event: TextFinished) -> None:
@@ -391,4 +391,4 @@ class Answering:
 
 
 def _outcome(answer: Answer, heard: str) -> Outcome:
-    return Outcome(answer.response.response_id, heard, answer.drafted, answer.accepted)
+    return Outcome(answer.response.response_id, heard, tuple(answer.steps))

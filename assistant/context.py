@@ -7,6 +7,7 @@ from typing import Literal
 
 from assistant.effects import Effect, Refused, TurnFinished
 from assistant.history import History
+from assistant.items import AnswerStep
 from assistant.settings import Settings
 from assistant.timeline import Timeline
 from assistant.turn import Turn, TurnState
@@ -29,8 +30,7 @@ class Outcome:
 
     response_id: str
     heard: str
-    drafted: int
-    accepted: int
+    steps: tuple[AnswerStep, ...]
 
 
 _OUTCOMES: dict[TurnState, Literal["done", "interrupted", "failed", "discarded"]] = {
@@ -98,8 +98,7 @@ class Context:
                 outcome.response_id if outcome else None,
                 turn.transcript,
                 outcome.heard if outcome else None,
-                outcome.drafted if outcome else 0,
-                outcome.accepted if outcome else 0,
+                outcome.steps if outcome else (),
                 turn.speculation,
                 turn.wasted_tokens,
             )

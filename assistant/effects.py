@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from assistant.events import Samples
-from assistant.items import Failure, Item, Message, Response
+from assistant.items import AnswerStep, Failure, Item, Message, Response
 from assistant.settings import Settings
 from assistant.timeline import Timeline
 
@@ -233,12 +233,22 @@ class TurnFinished:
     response_id: str | None
     transcript: str | None
     heard: str | None
-    drafted: int
-    accepted: int
+    steps: tuple[AnswerStep, ...]
+    """How the language model came to the answer."""
     speculation: Literal["none", "hit", "miss"]
     """Whether the answer was one begun before the turn's end was confirmed."""
     wasted_tokens: int
     """Tokens of answers begun for words that the user then added to."""
+
+    @property
+    def drafted(self) -> int:
+        """How many tokens of the answer were drafted …"""
+        return sum(len(step.draft) for step in self.steps)
+
+    @property
+    def accepted(self) -> int:
+        """… and how many of those stood."""
+        return sum(step.accepted for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from assistant.items import Failure, Role, Usage
+from assistant.items import AnswerStep, Failure, Role, Usage
 from assistant.settings import Settings
 
 Samples = NDArray[np.float32]
@@ -151,13 +151,12 @@ class TranscriptFailed:
 
 @dataclass(frozen=True, slots=True)
 class TextGenerated:
-    """Verified tokens of the answer, as text. `drafted`/`accepted` count speculated tokens."""
+    """Verified tokens of the answer, as text, and the step of the model that gave them."""
 
     generation: int
     text: str
     tokens: int = 0
-    drafted: int = 0
-    accepted: int = 0
+    step: AnswerStep | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,20 @@ class ResponseStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerStep:
+    """What one step of the language model did for an answer, its tokens as text.
+
+    Of the `draft` the model verified the first `scheduled` tokens and accepted the first
+    `accepted`; `committed` is what the answer grew by: those, and the model's own next token.
+    """
+
+    committed: tuple[str, ...]
+    draft: tuple[str, ...] = ()
+    scheduled: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of one response."""
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from assistant.errors import AssistantError
-from assistant.items import Message, Role, Usage
-from dspark import Engine, Priority, SamplingParams, Tokenizer
+from assistant.items import AnswerStep, Message, Role, Usage
+from dspark import Engine, Priority, SamplingParams, Step, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,7 @@ class Piece:
 
     text: str
     tokens: int
-    drafted: int = 0
-    accepted: int = 0
+    step: AnswerStep | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ class EngineLanguageModel:
             async for step in generation:
                 output_tokens += len(step.committed)
                 delta = text.feed(step.committed)
-                yield Piece(delta, len(step.committed), len(step.draft), step.accepted)
+                yield Piece(delta, len(step.committed), self._told(step))
         finally:
             generation.cancel()
         if rest := text.flush():
@@ -111,6 +110,18 @@ class EngineLanguageModel:
             "length" if generation.finish_reason == "length" else "stop"
         )
         yield Ending(reason, Usage(len(prompt), generation.cached_tokens, output_tokens))
+
+    def _told(self, step: Step) -> AnswerStep:
+        return AnswerStep(
+            committed=self._spelt(step.committed),
+            draft=self._spelt(step.draft),
+            scheduled=step.scheduled,
+            accepted=step.accepted,
+        )
+
+    def _spelt(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        """Each token by itself; one that ends inside a character is a replacement mark."""
+        return tuple(self._tokenizer.decode([token_id]) for token_id in token_ids)
 
     def _fit(self, messages: Sequence[Message], room_tokens: int) -> list[int]:
         """Encode the conversation, forgetting its oldest exchanges if it is too long."""

@@ -111,6 +111,8 @@ class Listening:
             self.turn = self._context.new_turn("spoken", item_id)
             self._context.emit(SpeechStarted(item_id, _milliseconds(self._hearing.start_sample)))
         elif change == "paused":
+            assert self.turn is not None
+            self.turn.timeline.pause_s = self._context.now
             self._guess_words()
         elif change == "resumed":
             self.forget_guess()
@@ -130,7 +132,7 @@ class Listening:
         self._guess = None
         if self.turn is None:
             return
-        self.turn.timeline.transcript_s = None
+        self.turn.timeline.pause_s = self.turn.timeline.transcript_s = None
         if self.turn.state is TurnState.SPECULATING:
             self.turn.become(TurnState.LISTENING)
 

@@ -240,10 +240,7 @@ class SessionRuntime:
                     if isinstance(piece, Ending):
                         self._feed(TextFinished(generation, piece.reason, piece.usage))
                         continue
-                    drafted, accepted = piece.drafted, piece.accepted
-                    self._feed(
-                        TextGenerated(generation, piece.text, piece.tokens, drafted, accepted)
-                    )
+                    self._feed(TextGenerated(generation, piece.text, piece.tokens, piece.step))
         except Exception as error:
             self._feed(TextFailed(generation, _failure("llm", error)))
 

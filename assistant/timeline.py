@@ -22,6 +22,8 @@ class Timeline:
     kind: Literal["spoken", "written"]
     speech_start_s: float | None = None
     speech_end_s: float | None = None
+    pause_s: float | None = None
+    """The user had been silent for long enough to guess that this was all."""
     endpoint_s: float | None = None
     """The turn was decided to be over (for a written turn: the answer was asked for)."""
     transcript_s: float | None = None
@@ -105,6 +107,7 @@ class Timeline:
 _DECIDED = (
     "speech_start_s",
     "speech_end_s",
+    "pause_s",
     "endpoint_s",
     "first_sent_s",
     "first_heard_s",

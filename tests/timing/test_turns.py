@@ -69,12 +69,21 @@ def test_the_four_latencies_of_a_turn_follow_from_its_moments() -> None:
     # The endpoint falls on the window that completes 500 ms of silence.
     assert timeline.endpoint_wait_ms == pytest.approx(500, abs=WINDOW_S * 1000)
     # The work behind it takes its time, but it began at the pause.
+    pause_ms = timeline.as_milliseconds()["pause_ms"]
+    assert pause_ms == pytest.approx(160, abs=WINDOW_S * 1000)
     assert timeline.added_latency_ms == pytest.approx(160 + (200 + 100 + 100 + 100) - 512, abs=1)
     assert timeline.server_ttfa_ms == pytest.approx(
         timeline.endpoint_wait_ms + timeline.added_latency_ms, abs=0.2
     )
     assert timeline.client_ttfa_ms is not None
     assert timeline.client_ttfa_ms >= timeline.server_ttfa_ms
+
+
+def test_a_turn_tells_how_the_model_came_to_its_answer() -> None:
+    world = World(acknowledged(), speeches=(HELLO,), replies=(REPLY,))
+    world.run(until_s=10)
+    [turn] = world.turns
+    assert "".join(token for step in turn.steps for token in step.committed) == REPLY
 
 
 def test_audio_leaves_at_most_its_lead_ahead_of_the_loudspeaker() -> None:

@@ -46,7 +46,7 @@ from assistant.events import (
     TruncateItem,
     WordTime,
 )
-from assistant.items import Failure, Item, Usage
+from assistant.items import AnswerStep, Failure, Item, Usage
 from assistant.session import Limits, Session
 from assistant.settings import Settings
 
@@ -236,7 +236,8 @@ class World:
         limit = work.max_output_tokens or len(words)
         for index, word in enumerate(words[:limit]):
             text = word if index == 0 else f" {word}"
-            self._later(moment_s, TextGenerated(work.generation, text, 1), work.generation)
+            step = AnswerStep((text,))
+            self._later(moment_s, TextGenerated(work.generation, text, 1, step), work.generation)
             moment_s += self._takes(self._pace.text_s)
         reason = "length" if limit < len(words) else "stop"
         usage = Usage(output_tokens=min(limit, len(words)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from assistant.items import Message, Role
+from assistant.items import AnswerStep, Message, Role
 from assistant.language import Commitment, Ending, EngineLanguageModel, Piece, PromptTooLong
 from dspark import Priority, SamplingParams, Step
 
@@ -21,6 +21,9 @@ class Letters:
 
     def detokenizer(self) -> LettersOut:
         return LettersOut()
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(map(chr, token_ids))
 
 
 class LettersOut:
@@ -41,7 +44,8 @@ class FakeGeneration:
 
     async def __aiter__(self):  # type: ignore[no-untyped-def]  # as the engine's
         for letter in self.reply:
-            yield Step(anchor=0, draft=(1, 2), accepted=0, committed=(ord(letter),))
+            draft = (ord("x"), ord("y"))
+            yield Step(anchor=0, draft=draft, scheduled=1, accepted=0, committed=(ord(letter),))
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -93,6 +97,12 @@ def test_the_pieces_and_the_ending_of_an_answer() -> None:
     assert ending.reason == "stop"
     assert ending.usage.output_tokens == 2
     assert ending.usage.cached_tokens == 2
+
+
+def test_a_piece_tells_what_was_drafted_and_what_became_of_it() -> None:
+    piece, *_ = ask(model(FakeEngine(FakeGeneration("hi"))), TALK)
+    assert isinstance(piece, Piece)
+    assert piece.step == AnswerStep(committed=("h",), draft=("x", "y"), scheduled=1, accepted=0)
 
 
 def test_a_client_may_lower_the_limit_but_not_raise_it() -> None:

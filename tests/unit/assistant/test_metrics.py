@@ -6,7 +6,7 @@ import asyncio
 from typing import Literal
 
 from assistant.effects import StageFailed, TurnFinished, UtteranceDiscarded
-from assistant.items import Failure
+from assistant.items import AnswerStep, Failure
 from assistant.metrics import Metrics
 from assistant.timeline import Timeline
 
@@ -41,8 +41,10 @@ def turn(
         "resp",
         "words",
         "words",
-        drafted=8,
-        accepted=5,
+        steps=(
+            AnswerStep(("a",) * 4, ("a",) * 5, scheduled=4, accepted=3),
+            AnswerStep(("a",) * 3, ("a",) * 3, scheduled=3, accepted=2),
+        ),
         speculation="hit",
         wasted_tokens=3,
     )
