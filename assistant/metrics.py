@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,6 +20,7 @@ from prometheus_client import (
 )
 
 from assistant.effects import Notice, StageFailed, TurnFinished, UtteranceDiscarded
+from assistant.workers import Urgency
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -62,6 +64,13 @@ class Metrics:
         self._accepted = counter("accepted_tokens", "Proposed tokens that the model accepted.")
         self._guesses = counter("speculated_turns", "Answers begun at a pause.", "outcome")
         self._wasted = counter("wasted_tokens", "Tokens of answers begun too early.")
+        self._queues = Histogram(
+            "assistant_queue_seconds",
+            "How long a job waited for the thread that does it.",
+            ["worker", "urgency"],
+            buckets=_LAG_BUCKETS_S,
+            registry=registry,
+        )
         self._stage_failures = counter("stage_failures", "Failures that a turn survived.", "stage")
         self._voided = counter("voided_frames", "Audio frames dropped unsent by interruptions.")
         self._sessions = Gauge("assistant_sessions", "Open sessions.", registry=registry)
@@ -119,13 +128,19 @@ class Metrics:
         """Count a connection that got no session."""
         self._refused.labels(reason).inc()
 
-    async def watch_event_loop(self) -> None:
-        """Measure, until cancelled, how late the event loop is."""
+    def observe_wait(self, worker: str, urgency: Urgency, waited_s: float) -> None:
+        """Count how long a job waited for its worker. May be called on any thread."""
+        self._queues.labels(worker, urgency.name.lower()).observe(waited_s)
+
+    async def watch_event_loop(self, on_lag: Callable[[float], None] = lambda lag_s: None) -> None:
+        """Measure, until cancelled, how late the event loop is; tell `on_lag`, too."""
         loop = asyncio.get_running_loop()
         while True:
             due_s = loop.time() + LAG_PERIOD_S
             await asyncio.sleep(LAG_PERIOD_S)
-            self._lag.observe(max(0.0, loop.time() - due_s))
+            lag_s = max(0.0, loop.time() - due_s)
+            self._lag.observe(lag_s)
+            on_lag(lag_s)
 
     def exposition(self) -> bytes:
         """Return all metrics in the Prometheus text format. To be called on the event loop."""

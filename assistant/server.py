@@ -96,7 +96,9 @@ class AssistantServer:
         self, on_ready: Callable[[], None], on_failure: Callable[[], None]
     ) -> None:
         try:
-            async with open_stages(self.config, self._note_progress) as stages:
+            async with open_stages(
+                self.config, self._note_progress, self.metrics.observe_wait
+            ) as stages:
                 self._stages = stages
                 on_ready()
                 await asyncio.Event().wait()  # until cancelled

@@ -18,11 +18,11 @@ from assistant.events import Samples
 from assistant.language import EngineLanguageModel, LanguageModel
 from assistant.models import resolve
 from assistant.settings import Settings, TurnDetection
-from assistant.workers import ThreadWorker, Worker
+from assistant.workers import OnWait, ThreadWorker, Worker
 from audio.transcriber import Transcriber, load_whisper
 from audio.vad import SpeechFrame, load_vad
 from audio.voice import Voice, load_piper
-from dspark import Engine, SamplingParams, Target, fastest_dtype, load_target
+from dspark import Engine, EngineMetrics, SamplingParams, Target, fastest_dtype, load_target
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -60,6 +60,8 @@ class Stages:
     hearing_worker: Worker
     asr_worker: Worker
     tts_worker: Worker
+    engine_metrics: Callable[[], EngineMetrics] | None = None
+    """What the engine has done so far, if the language model runs in one here."""
 
     @property
     def voice_rate_hz(self) -> int:
@@ -92,12 +94,14 @@ class Stages:
 
 @asynccontextmanager
 async def open_stages(
-    config: Config, on_progress: Callable[[StageProgress], None] | None = None
+    config: Config,
+    on_progress: Callable[[StageProgress], None] | None = None,
+    on_wait: OnWait = lambda name, urgency, waited_s: None,
 ) -> AsyncIterator[Stages]:
     """Load and warm every stage, yield them, and close them at the end.
 
-    `on_progress` is called on the event loop as each stage begins to load and is warm.  Raises the
-    typed error of the stage that cannot be loaded (`ModelMissing`, an `AudioError`, a
+    `on_progress` is called on the event loop as each stage begins to load and is warm; `on_wait`
+    on a worker's thread whenever it takes up a job.  Raises the typed error of the stage that cannot be loaded (`ModelMissing`, an `AudioError`, a
     `DSparkError`).
     """
     async with AsyncExitStack() as stack:
@@ -114,7 +118,7 @@ async def open_stages(
             return loaded
 
         def worker(name: str) -> ThreadWorker:
-            thread = ThreadWorker(name)
+            thread = ThreadWorker(name, on_wait)
             stack.callback(thread.close)
             return thread
 
@@ -138,6 +142,7 @@ async def open_stages(
             hearing_worker=worker("hearing"),
             asr_worker=worker("asr"),
             tts_worker=worker("tts"),
+            engine_metrics=lambda: engine.metrics,
         )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Protocol, TypeVar, TypeVarTuple
@@ -28,6 +29,12 @@ class Urgency(IntEnum):
     """What may turn out not to be wanted."""
 
 
+OnWait = Callable[[str, Urgency, float], None]
+"""Told a worker's name, a job's urgency, and the seconds that the job waited for the worker.
+
+Called on the worker's thread."""
+
+
 class Worker(Protocol):
     """Runs blocking functions away from the event loop, one at a time."""
 
@@ -39,7 +46,9 @@ class Worker(Protocol):
 class ThreadWorker:
     """One thread that runs the most urgent waiting job; equals go in the order of their asking."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, on_wait: OnWait = lambda name, urgency, waited_s: None) -> None:
+        self._name = name
+        self._on_wait = on_wait
         self._jobs: list[tuple[Urgency, int, _Job]] = []
         self._order = itertools.count()
         self._condition = threading.Condition()
@@ -75,8 +84,10 @@ class ThreadWorker:
                     self._condition.wait()
                 if self._closed:
                     return
-                _, _, job = heapq.heappop(self._jobs)
-            job.run()
+                urgency, _, job = heapq.heappop(self._jobs)
+            if job.wanted:
+                self._on_wait(self._name, urgency, time.perf_counter() - job.asked_s)
+                job.run()
             del job  # its arguments and result must not live until the next job comes
 
 
@@ -87,10 +98,13 @@ class _Job:
         self._function = function  # of any type: the typed side is `ThreadWorker.run`
         self._loop = loop
         self.future: asyncio.Future[Any] = loop.create_future()
+        self.asked_s = time.perf_counter()
+
+    @property
+    def wanted(self) -> bool:
+        return not self.future.cancelled()
 
     def run(self) -> None:
-        if self.future.cancelled():
-            return
         try:
             result = self._function()
         except BaseException as error:

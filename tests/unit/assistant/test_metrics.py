@@ -9,6 +9,7 @@ from assistant.effects import StageFailed, TurnFinished, UtteranceDiscarded
 from assistant.items import AnswerStep, Failure
 from assistant.metrics import Metrics
 from assistant.timeline import Timeline
+from assistant.workers import Urgency
 
 # Speech ended at 10 s, the endpoint came 0.5 s later, the first audio left 0.25 s after that.
 TIMELINE = Timeline(
@@ -101,3 +102,9 @@ def test_sessions_come_and_go() -> None:
     assert value(metrics, "assistant_sessions") == 1
     assert value(metrics, 'assistant_session_ends_total{reason="client_left"}') == 1
     assert value(metrics, "assistant_voided_frames_total") == 3
+
+
+def test_a_wait_for_a_worker_is_counted_by_what_waited() -> None:
+    metrics = Metrics()
+    metrics.observe_wait("asr", Urgency.FINAL, 0.25)
+    assert value(metrics, 'assistant_queue_seconds_sum{urgency="final",worker="asr"}') == 0.25

@@ -52,6 +52,30 @@ def test_a_job_whose_caller_has_gone_is_not_started() -> None:
     assert asyncio.run(main()) == ["wanted"]
 
 
+def test_how_long_a_job_waited_is_told_before_it_runs() -> None:
+    told = list[tuple[str, Urgency]]()
+
+    def note(name: str, urgency: Urgency, waited_s: float) -> None:
+        assert waited_s >= 0
+        told.append((name, urgency))
+
+    async def main() -> None:
+        worker = ThreadWorker("test", note)
+        assert await worker.run(Urgency.FINAL, lambda: len(told)) == 1
+        gate = threading.Event()
+        blocking = asyncio.create_task(worker.run(Urgency.GUESS, gate.wait))
+        unwanted = asyncio.create_task(worker.run(Urgency.FINAL, told.clear))
+        await asyncio.sleep(0)
+        unwanted.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        await blocking
+        worker.close()
+
+    asyncio.run(main())
+    assert told == [("test", Urgency.FINAL), ("test", Urgency.GUESS)]
+
+
 def test_an_error_reaches_the_caller() -> None:
     async def main() -> None:
         worker = ThreadWorker("test")
