@@ -15,16 +15,41 @@ from assistant.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Transcribe:
-    """Recognise the input samples `[start_sample, end_sample)` as one utterance.
+    """Recognise the input samples `[start_sample, end_sample)` of one utterance.
 
-    A later attempt for the same turn replaces the earlier ones.  `provisional`: the user may go on.
+    Of the attempts at one turn that have not begun, only the newest is wanted.  The utterance may
+    have begun earlier with the words `after`, whose sound is left behind.
     """
 
     turn_id: int
     attempt: int
     start_sample: int
     end_sample: int
-    provisional: bool = False
+    kind: Literal["partial", "pause", "final"] = "final"
+    """`partial`: the user is speaking; `pause`: the user may have finished; `final`: has."""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Compute what the next prompt begins with: these messages, the last of which may grow.
+
+    A later one replaces it.  Nothing comes back.
+    """
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeTurnEnd:
+    """Say how likely the user has finished if these are the messages; `TurnEndJudged` answers.
+
+    `attempt` is the one that the words come from; a later one replaces it.
+    """
+
+    turn_id: int
+    attempt: int
+    messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +86,7 @@ class Confirm:
     generation: int
 
 
-Work = Transcribe | Generate | Synthesise | StopWork | Confirm
+Work = Transcribe | Prefill | JudgeTurnEnd | Generate | Synthesise | StopWork | Confirm
 
 
 # -- what the client is told ----------------------------------------------------------------
@@ -159,6 +184,18 @@ class ItemTruncated:
 
     item: Item
     audio_end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptSoFar:
+    """The words of a user item that is still being spoken; each one replaces the one before.
+
+    `stable` only ever grows and will hardly change any more, `tentative` may.
+    """
+
+    item_id: str
+    stable: str
+    tentative: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +319,7 @@ Notice = (
     | ItemRetrieved
     | ItemDeleted
     | ItemTruncated
+    | TranscriptSoFar
     | TranscriptCompleted
     | TranscriptionFailed
     | ResponseStarted

@@ -131,13 +131,23 @@ class AudioAnalysed:
 
 
 @dataclass(frozen=True, slots=True)
+class SpokenSegment:
+    """Words that end at `end_sample` of the input; there the recogniser heard a boundary."""
+
+    text: str
+    end_sample: int
+
+
+@dataclass(frozen=True, slots=True)
 class TranscriptReady:
-    """An utterance was recognised. `rejection` says why it holds no words, and `text` is empty."""
+    """Sound was recognised. `rejection` says why it holds no words, and `text` is empty."""
 
     turn_id: int
     attempt: int
     text: str
     rejection: str | None = None
+    segments: tuple[SpokenSegment, ...] = ()
+    """The text in pieces, as far as the recogniser said where they end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +157,18 @@ class TranscriptFailed:
     turn_id: int
     attempt: int
     failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEndJudged:
+    """How likely the user has finished, by the words of this attempt, from 0 to 1.
+
+    `None`: it cannot be said.
+    """
+
+    turn_id: int
+    attempt: int
+    probability: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +247,7 @@ Event = (
     | AudioAnalysed
     | TranscriptReady
     | TranscriptFailed
+    | TurnEndJudged
     | TextGenerated
     | TextFinished
     | TextFailed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from assistant.context import Context
 from assistant.effects import (
@@ -125,7 +126,7 @@ class Listening:
         assert self.turn is not None
         utterance = self._hearing.utterance()
         self._guess = _Guess(self._next_attempt())
-        self._ask(self.turn, self._guess.attempt, utterance, provisional=True)
+        self._ask(self.turn, self._guess.attempt, utterance, "pause")
 
     def forget_guess(self) -> None:
         """The words so far are not all, or cannot be known."""
@@ -260,13 +261,15 @@ class Listening:
         self._recognising[turn.turn_id] = (turn, utterance, attempt)
         self._buffer_start = utterance.end_sample
         if guess is None:
-            self._ask(turn, attempt, utterance, provisional=False)
+            self._ask(turn, attempt, utterance, "final")
         else:
             self._known = guess.words
 
-    def _ask(self, turn: Turn, attempt: int, utterance: Utterance, *, provisional: bool) -> None:
+    def _ask(
+        self, turn: Turn, attempt: int, utterance: Utterance, kind: Literal["pause", "final"]
+    ) -> None:
         start, end = utterance.start_sample, utterance.end_sample
-        self._context.emit(Transcribe(turn.turn_id, attempt, start, end, provisional))
+        self._context.emit(Transcribe(turn.turn_id, attempt, start, end, kind))
 
     def _next_attempt(self) -> int:
         self._attempts += 1

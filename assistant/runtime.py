@@ -17,7 +17,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from assistant.effects import Confirm, Generate, Notice, StopWork, Synthesise, Transcribe
+from assistant.effects import (
+    Confirm,
+    Generate,
+    JudgeTurnEnd,
+    Notice,
+    Prefill,
+    StopWork,
+    Synthesise,
+    Transcribe,
+)
 from assistant.errors import AssistantError, AudioBufferFull
 from assistant.events import (
     INPUT_RATE_HZ,
@@ -178,6 +187,8 @@ class SessionRuntime:
             match effect:
                 case Transcribe():
                     self._begin_transcribing(effect)
+                case Prefill() | JudgeTurnEnd():
+                    pass  # the core does not ask for these yet
                 case Generate():
                     self._begin_generating(effect)
                 case Synthesise():
@@ -215,7 +226,7 @@ class SessionRuntime:
 
     async def _transcribe(self, work: Transcribe, samples: Samples) -> None:
         worker, transcriber = self._stages.asr_worker, self._stages.transcriber
-        urgency = Urgency.GUESS if work.provisional else Urgency.FINAL
+        urgency = Urgency.FINAL if work.kind == "final" else Urgency.GUESS
         turn_id, attempt = work.turn_id, work.attempt
         try:
             transcript = await worker.run(urgency, transcriber.transcribe, samples)

@@ -44,6 +44,7 @@ from assistant.events import (
     TranscriptFailed,
     TranscriptReady,
     TruncateItem,
+    TurnEndJudged,
     UpdateSettings,
 )
 from assistant.history import ROOT, History
@@ -153,6 +154,8 @@ class Session:
                 self._on_transcript(event)
             case TranscriptFailed():
                 self._on_transcript_failed(event)
+            case TurnEndJudged():
+                pass  # silence alone ends a turn
             case TextGenerated():
                 self._answering.on_text(event)
             case TextFinished():

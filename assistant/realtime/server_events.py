@@ -27,6 +27,7 @@ from assistant.effects import (
     StageFailed,
     TranscriptCompleted,
     TranscriptionFailed,
+    TranscriptSoFar,
     TurnFinished,
     UtteranceDiscarded,
 )
@@ -99,7 +100,13 @@ class ServerEvents:
             case ResponseFinished():
                 yield from self._held_back_audio(notice.response)
                 events = self._response_finished(notice)
-            case TurnFinished() | UtteranceDiscarded() | PlaybackCleared() | StageFailed():
+            case (
+                TurnFinished()
+                | UtteranceDiscarded()
+                | PlaybackCleared()
+                | StageFailed()
+                | TranscriptSoFar()
+            ):
                 events = self._extension(notice)
             case Refused():
                 events = iter([self.error(from_refusal(notice))])
@@ -279,7 +286,8 @@ class ServerEvents:
         return extension is not None and extension.events
 
     def _extension(
-        self, notice: TurnFinished | UtteranceDiscarded | PlaybackCleared | StageFailed
+        self,
+        notice: TurnFinished | UtteranceDiscarded | PlaybackCleared | StageFailed | TranscriptSoFar,
     ) -> Iterator[JsonObject]:
         if not self._says_more:
             return
@@ -297,6 +305,10 @@ class ServerEvents:
                     accepted=notice.accepted,
                     speculation=notice.speculation,
                     wasted_tokens=notice.wasted_tokens,
+                )
+            case TranscriptSoFar(item_id, stable, tentative):
+                yield self._event(
+                    "x.transcript.so_far", item_id=item_id, stable=stable, tentative=tentative
                 )
             case UtteranceDiscarded(item_id, reason):
                 yield self._event("x.turn.discarded", item_id=item_id, reason=reason)
