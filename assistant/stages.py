@@ -101,8 +101,8 @@ async def open_stages(
     """Load and warm every stage, yield them, and close them at the end.
 
     `on_progress` is called on the event loop as each stage begins to load and is warm; `on_wait`
-    on a worker's thread whenever it takes up a job.  Raises the typed error of the stage that cannot be loaded (`ModelMissing`, an `AudioError`, a
-    `DSparkError`).
+    on a worker's thread whenever it takes up a job.  Raises the typed error of the stage that
+    cannot be loaded (`ModelMissing`, an `AudioError`, a `DSparkError`).
     """
     async with AsyncExitStack() as stack:
 
@@ -124,13 +124,13 @@ async def open_stages(
 
         vad = await load("vad", lambda: load_vad(threads=config.vad.threads))
         transcriber = await load("asr", lambda: _load_transcriber(config))
-        target, engine = await load("llm", lambda: _load_engine(config))
+        target, engine = await load("llm", lambda: load_engine(config))
         stack.callback(engine.close)
-        voice = await load("tts", lambda: _load_voice(config))
+        voice = await load("tts", lambda: load_voice(config))
         language = EngineLanguageModel(
             engine,
             target.tokenizer,
-            _sampling(config),
+            sampling(config),
             context_tokens=min(config.llm.context_tokens, target.context_tokens),
         )
         yield Stages(
@@ -158,7 +158,8 @@ def _load_transcriber(config: Config) -> Transcriber:
     return transcriber
 
 
-def _load_engine(config: Config) -> tuple[Target, Engine]:
+def load_engine(config: Config) -> tuple[Target, Engine]:
+    """Load and warm the language model, in an engine of its own; close it in the end."""
     target = load_target(
         resolve(config.llm.model, "llm"),
         device=config.llm.device,
@@ -171,7 +172,8 @@ def _load_engine(config: Config) -> tuple[Target, Engine]:
     return target, engine
 
 
-def _load_voice(config: Config) -> Voice:
+def load_voice(config: Config) -> Voice:
+    """Load and warm the voice. Raises `ModelMissing` or an `AudioError`."""
     model = resolve(config.voice.model, "tts")
     if not isinstance(model, Path):
         raise ModelMissing(
@@ -188,7 +190,8 @@ def _load_voice(config: Config) -> Voice:
     return voice
 
 
-def _sampling(config: Config) -> SamplingParams:
+def sampling(config: Config) -> SamplingParams:
+    """Return how answers are drawn."""
     llm = config.llm
     return SamplingParams(
         temperature=llm.temperature,

@@ -349,7 +349,7 @@ def test_until_every_stage_is_warm_the_server_says_what_is_missing(
 
     @asynccontextmanager
     async def slow(
-        config: Config, on_progress: Callable[[StageProgress], None]
+        config: Config, on_progress: Callable[[StageProgress], None], on_wait: object
     ) -> AsyncIterator[Any]:
         loop, warm = asyncio.get_running_loop(), asyncio.Event()
         go_on.append(lambda: loop.call_soon_threadsafe(warm.set))
@@ -397,7 +397,7 @@ def test_on_every_address_of_the_machine_the_one_for_others_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     @asynccontextmanager
-    async def loaded(config: Config, on_progress: object) -> AsyncIterator[Any]:
+    async def loaded(config: Config, *others: object) -> AsyncIterator[Any]:
         yield fake_stages(config=config)
 
     class Announced(Exception):
