@@ -19,6 +19,10 @@ class ConfigError(UsageError):
     """The configuration is wrong; the message names the file or variable, the key, and the fix."""
 
 
+class ManifestError(UsageError):
+    """A line of a manifest of recordings is wrong; the message has its number, and what is."""
+
+
 class ModelMissing(AssistantError):
     """A model is not on this machine: pull it, or name another one."""
 

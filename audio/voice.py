@@ -27,6 +27,8 @@ from audio.spelling import spelled_out
 from audio.word_times import assign_phonemes
 
 Samples = NDArray[np.float32]
+Cutting = Callable[[int, int], Iterable[tuple[int, int]]]
+"""From the first frame of a latent, and the end of its last, to the frames of each window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Utterance:
 
     words: tuple[SpokenWord, ...]
     sample_count: int
-    decode: Callable[[], Iterator[Samples]] = field(repr=False)
+    decode: Callable[[Cutting], Iterator[Samples]] = field(repr=False)
 
     def windows(self) -> Iterator[Samples]:
         """The audio in pieces, float32 in [-1, 1], made as they are taken.
@@ -58,10 +60,18 @@ class Utterance:
         Not taking the next one is all it needs to stop the work.
         Raises `SpeechSynthesisFailed` if the model fails on the way.
         """
-        return self.decode()
+        return self.decode(window_bounds)
+
+    def whole(self) -> Samples:
+        """The same audio in one piece and with less computing; no part of it is there sooner.
+
+        Raises `SpeechSynthesisFailed`.
+        """
+        pieces = list(self.decode(lambda first, frames: [(first, frames)]))
+        return pieces[0] if pieces else np.zeros(0, np.float32)
 
 
-_SILENCE = Utterance((), 0, lambda: iter(()))
+_SILENCE = Utterance((), 0, lambda _: iter(()))
 
 
 class Voice(Protocol):
@@ -168,7 +178,7 @@ class Piper:
             if span is not None
         )
         sample_count = self._hop * (latent.shape[2] - first)
-        return Utterance(words, sample_count, lambda: self._decode(latent, first))
+        return Utterance(words, sample_count, lambda cut: self._decode(latent, first, cut))
 
     def warm_up(self) -> None:
         """Speak once in every shape of window. Blocking."""
@@ -215,10 +225,10 @@ class Piper:
             begins.append(len(ids))
         return [*ids, *known["$"]], begins
 
-    def _decode(self, latent: NDArray[np.float32], first: int) -> Iterator[Samples]:
+    def _decode(self, latent: NDArray[np.float32], first: int, cut: Cutting) -> Iterator[Samples]:
         """The sound of the latent from frame `first`, at the voice's gain, without clicks."""
         fade = np.linspace(0.0, 1.0, int(self.sample_rate_hz * _FADE_MS / 1000), dtype=np.float32)
-        for start, end in window_bounds(first, latent.shape[2]):
+        for start, end in cut(first, latent.shape[2]):
             samples = self.decode_window(latent, start, end)
             if start == first:
                 samples[: fade.size] *= fade

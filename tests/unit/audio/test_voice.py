@@ -195,6 +195,13 @@ def test_windows_sound_like_one_piece(voice: Piper) -> None:
     np.testing.assert_allclose(np.concatenate(windows), whole, atol=1e-5)
 
 
+def test_an_utterance_in_one_piece_is_its_windows(voice: Piper) -> None:
+    utterance = voice.speak(TEXT)
+    np.testing.assert_allclose(utterance.whole(), sound(voice, TEXT), atol=1e-5)
+    assert utterance.whole().size == utterance.sample_count
+    assert voice.speak("…").whole().size == 0
+
+
 def test_the_same_text_sounds_the_same(voice: Piper, toy: Path) -> None:
     first = sound(voice, TEXT)
     np.testing.assert_array_equal(first, sound(voice, TEXT))
