@@ -52,17 +52,28 @@ class ResponseStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerStep:
-    """What one step of the language model did for an answer, its tokens as text.
+class DraftToken:
+    """A drafted token, as text, and what became of it; `unverified`: the step left it out."""
 
-    Of the `draft` the model verified the first `scheduled` tokens and accepted the first
-    `accepted`; `committed` is what the answer grew by: those, and the model's own next token.
+    text: str
+    fate: Literal["accepted", "rejected", "unverified"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerStep:
+    """What one step of the language model did for an answer.
+
+    `committed` is what the answer grew by, token by token, as text: the drafted ones that were
+    accepted, then the model's own.
     """
 
     committed: tuple[str, ...]
-    draft: tuple[str, ...] = ()
-    scheduled: int = 0
-    accepted: int = 0
+    draft: tuple[DraftToken, ...] = ()
+
+    @property
+    def accepted(self) -> int:
+        """How many of the drafted tokens stood."""
+        return sum(token.fate == "accepted" for token in self.draft)
 
 
 @dataclass(frozen=True, slots=True)

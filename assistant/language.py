@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from assistant.errors import AssistantError
-from assistant.items import AnswerStep, Message, Role, Usage
+from assistant.items import AnswerStep, DraftToken, Message, Role, Usage
 from dspark import Engine, Priority, SamplingParams, Step, Tokenizer
 
 
@@ -113,15 +113,16 @@ class EngineLanguageModel:
 
     def _told(self, step: Step) -> AnswerStep:
         return AnswerStep(
-            committed=self._spelt(step.committed),
-            draft=self._spelt(step.draft),
-            scheduled=step.scheduled,
-            accepted=step.accepted,
+            committed=tuple(map(self._spelt, step.committed)),
+            draft=tuple(
+                DraftToken(self._spelt(token_id), _fate(step, place))
+                for place, token_id in enumerate(step.draft)
+            ),
         )
 
-    def _spelt(self, token_ids: Sequence[int]) -> tuple[str, ...]:
-        """Each token by itself; one that ends inside a character is a replacement mark."""
-        return tuple(self._tokenizer.decode([token_id]) for token_id in token_ids)
+    def _spelt(self, token_id: int) -> str:
+        """A token by itself; one that ends inside a character is a replacement mark."""
+        return self._tokenizer.decode([token_id])
 
     def _fit(self, messages: Sequence[Message], room_tokens: int) -> list[int]:
         """Encode the conversation, forgetting its oldest exchanges if it is too long."""
@@ -139,3 +140,9 @@ class EngineLanguageModel:
                     f"The message takes {len(prompt)} tokens, but only {room_tokens} fit; "
                     "shorten it or raise llm.context_tokens."
                 )
+
+
+def _fate(step: Step, place: int) -> Literal["accepted", "rejected", "unverified"]:
+    if place < step.accepted:
+        return "accepted"
+    return "rejected" if place < step.scheduled else "unverified"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from assistant.items import AnswerStep, Message, Role
+from assistant.items import AnswerStep, DraftToken, Message, Role
 from assistant.language import Commitment, Ending, EngineLanguageModel, Piece, PromptTooLong
 from dspark import Priority, SamplingParams, Step
 
@@ -44,8 +44,7 @@ class FakeGeneration:
 
     async def __aiter__(self):  # type: ignore[no-untyped-def]  # as the engine's
         for letter in self.reply:
-            draft = (ord("x"), ord("y"))
-            yield Step(anchor=0, draft=draft, scheduled=1, accepted=0, committed=(ord(letter),))
+            yield Step(anchor=0, committed=(ord(letter),))
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -100,9 +99,20 @@ def test_the_pieces_and_the_ending_of_an_answer() -> None:
 
 
 def test_a_piece_tells_what_was_drafted_and_what_became_of_it() -> None:
-    piece, *_ = ask(model(FakeEngine(FakeGeneration("hi"))), TALK)
+    class Drafting(FakeGeneration):
+        async def __aiter__(self):  # type: ignore[no-untyped-def]  # as the engine's
+            draft, committed = map(ord, "xyz"), map(ord, "xh")
+            yield Step(0, tuple(draft), scheduled=2, accepted=1, committed=tuple(committed))
+
+    piece, *_ = ask(model(FakeEngine(Drafting("xh"))), TALK)
     assert isinstance(piece, Piece)
-    assert piece.step == AnswerStep(committed=("h",), draft=("x", "y"), scheduled=1, accepted=0)
+    drafted = (
+        DraftToken("x", "accepted"),
+        DraftToken("y", "rejected"),
+        DraftToken("z", "unverified"),
+    )
+    assert piece.step == AnswerStep(committed=("x", "h"), draft=drafted)
+    assert piece.step is not None and piece.step.accepted == 1
 
 
 def test_a_client_may_lower_the_limit_but_not_raise_it() -> None:

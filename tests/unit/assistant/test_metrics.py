@@ -6,7 +6,7 @@ import asyncio
 from typing import Literal
 
 from assistant.effects import StageFailed, TurnFinished, UtteranceDiscarded
-from assistant.items import AnswerStep, Failure
+from assistant.items import AnswerStep, DraftToken, Failure
 from assistant.metrics import Metrics
 from assistant.timeline import Timeline
 from assistant.workers import Urgency
@@ -18,6 +18,9 @@ TIMELINE = Timeline(
 CUT_IN = Timeline(
     "spoken", speech_start_s=9.0, speech_end_s=10.0, endpoint_s=10.5, first_sent_s=9.9
 )
+
+GOOD, BAD = DraftToken("a", "accepted"), DraftToken("b", "rejected")
+LEFT_OUT = DraftToken("c", "unverified")
 
 
 def value(metrics: Metrics, line: str) -> float:
@@ -43,8 +46,8 @@ def turn(
         "words",
         "words",
         steps=(
-            AnswerStep(("a",) * 4, ("a",) * 5, scheduled=4, accepted=3),
-            AnswerStep(("a",) * 3, ("a",) * 3, scheduled=3, accepted=2),
+            AnswerStep(("a",) * 4, (GOOD, GOOD, GOOD, BAD, LEFT_OUT)),
+            AnswerStep(("a",) * 3, (GOOD, GOOD, BAD)),
         ),
         speculation="hit",
         wasted_tokens=3,
