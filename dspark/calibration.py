@@ -50,11 +50,14 @@ class Calibration:
         """The calibrated confidences of one draft."""
         if not self.temperatures:
             return tuple(confidence)
+        return tuple(self.at(position, each) for position, each in enumerate(confidence))
+
+    def at(self, position: int, confidence: float) -> float:
+        """The calibrated confidence of a token at a position of the block."""
+        if not self.temperatures:
+            return confidence
         last = len(self.temperatures) - 1
-        return tuple(
-            _scaled(each, self.temperatures[min(position, last)])
-            for position, each in enumerate(confidence)
-        )
+        return _scaled(confidence, self.temperatures[min(position, last)])
 
     @classmethod
     def of_checkpoint(cls, folder: Path) -> Calibration:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from dspark.acceptance import RunningAcceptance
 from dspark.admission import Share
 from dspark.drafters.protocol import Anchor, Draft, Drafter
 from dspark.errors import GenerationFailed
@@ -24,7 +25,7 @@ from dspark.sequence import Sequence as Request
 from dspark.soundness import sound_part
 from dspark.steps import Steps
 from dspark.target import Span, Target
-from dspark.verification import Verdict, verify
+from dspark.verification import TreeVerdict, verify_tree
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class _Part:
         share: which of its tokens are computed.
         slot: where.
         draft: what may follow them.
-        scheduled: how much of the draft is verified.
+        verified: how much of the draft is verified; of a tree, those nodes depth first.
         outcome: what came of it, if the sequence was decoded.
         ending: why its answer has ended, if it has.
     """
@@ -45,7 +46,7 @@ class _Part:
     share: Share
     slot: Slot
     draft: Draft = field(default_factory=Draft)
-    scheduled: int = 0
+    verified: Draft = field(default_factory=Draft)
     outcome: Step | None = None
     ending: FinishReason | None = None
 
@@ -55,13 +56,15 @@ class _Part:
 
     def span(self) -> Span:
         start, count = self.sequence.computed, self.share.tokens
-        tokens = [
-            *self.sequence.tokens(start, start + count),
-            *self.draft.tokens[: self.scheduled],
-        ]
+        tokens = [*self.sequence.tokens(start, start + count), *self.verified.tokens]
         # A part of a prompt needs no logits; otherwise the anchor's and each drafted token's.
-        logits = self.scheduled + 1 if self.share.reaches_end else 0
-        return Span(self.slot.index, start, tokens, logits)
+        logits = len(self.verified.tokens) + 1 if self.share.reaches_end else 0
+        return Span(self.slot.index, start, tokens, logits, self.verified.tree)
+
+    def schedule(self, length: int) -> None:
+        """Verify the first tokens of the draft."""
+        first = self.draft.taking(range(length))
+        self.verified = first if first.tree is None else first.taking(first.tree.depth_first())
 
 
 class Cycle:
@@ -89,8 +92,9 @@ class Cycle:
         self._context_tokens = context_tokens
         self._drafter_cache = steps.drafter_cache
         self.caches: list[KvCache] = [steps.cache]
-        if self._drafter_cache is not None:
+        if self._drafter_cache is not None and self._drafter_cache is not steps.cache:
             self.caches.append(self._drafter_cache)
+        self._acceptance = RunningAcceptance()
 
     def run(self, plan: Sequence[Share]) -> None:
         """Advance every sequence of the plan; one that fails fails alone."""
@@ -104,7 +108,7 @@ class Cycle:
             forward = self._steps.forward(spans)
             verdicts = self._steps.judge(
                 forward.logits,
-                [part.draft for part in parts],
+                [part.verified for part in parts],
                 [part.sequence.sampler for part in parts],
             )
         except Exception as error:
@@ -119,9 +123,13 @@ class Cycle:
         for index, (part, span) in enumerate(zip(parts, spans, strict=True)):
             features = None if forward.features is None else forward.features[index]
             try:
-                verdict = verdicts[index]
+                judged = verdicts[index]
+                verdict = (
+                    None if judged is None else TreeVerdict(range(judged.accepted), judged.token)
+                )
                 if verdict is None and span.logits > 0:
-                    verdict = verify(forward.logits[index], part.draft, part.sequence.sampler)
+                    logits, sampler = forward.logits[index], part.sequence.sampler
+                    verdict = verify_tree(logits, part.verified, sampler)
                 self._postprocess(part, span, verdict, features)
             except Exception as error:
                 self._fail(part, error)
@@ -159,7 +167,7 @@ class Cycle:
             self._drafter_failed("drafting failed", exc_info=True)
             return
         for part, draft in zip(drafting, drafts, strict=True):
-            part.draft = draft
+            part.draft = self._fitting(part, self._acceptance.applied(draft))
         decoding = [part for part in parts if part.share.reaches_end]
         lengths = self._scheduler.schedule(
             _certain_tokens(parts),
@@ -167,7 +175,8 @@ class Cycle:
             [part.sequence.generation.priority for part in decoding],
         )
         for part, length in zip(decoding, lengths, strict=True):
-            part.scheduled = min(length, self._room(part), len(part.draft.tokens))
+            room = self._room(part) if part.draft.tree is None else length
+            part.schedule(min(length, room, len(part.draft.tokens)))
 
     def _drafted(self, drafter: Drafter, anchors: Sequence[Anchor]) -> list[Draft]:
         """The drafter's drafts, as far as they make sense; raises if there is not one an anchor."""
@@ -228,16 +237,31 @@ class Cycle:
         left_in_answer = sequence.params.max_new_tokens - len(sequence.answer)
         return min(left_in_context, left_in_answer) - 1
 
+    def _fitting(self, part: _Part, draft: Draft) -> Draft:
+        """Of a tree, what can still be committed and finds a place in the slot."""
+        if draft.tree is None:
+            return draft
+        places = self._context_tokens - part.sequence.length
+        return draft.taking(draft.tree.within(self._room(part), places))
+
     def _postprocess(
-        self, part: _Part, span: Span, verdict: Verdict | None, features: Tensor | None
+        self, part: _Part, span: Span, verdict: TreeVerdict | None, features: Tensor | None
     ) -> None:
-        standing = part.share.tokens + (verdict.accepted if verdict else 0)
+        certain = part.share.tokens
+        path = verdict.path if verdict else ()
+        standing = [*range(certain), *(certain + node for node in path)]
+        if span.tree is not None:
+            self._steps.cache.keep(span.slot, span.start, standing)
         if self._drafter is not None and features is not None:
-            self._show(self._drafter, span, features[:standing])
+            whole = len(standing) == standing[-1] + 1
+            self._show(
+                self._drafter, span, features[: len(standing)] if whole else features[standing]
+            )
         # From here on what was rejected is forgotten: the next step overwrites it.
-        part.slot.tokens += span.tokens[:standing]
+        part.slot.tokens += [span.tokens[row] for row in standing]
         if verdict is not None:
-            self._commit(part, verdict.accepted, verdict.token)
+            self._acceptance.learn(part.verified, path)
+            self._commit(part, path, verdict.token)
 
     def _show(self, drafter: Drafter, span: Span, features: Tensor) -> None:
         """Let the drafter take in what the target made of the tokens that stand."""
@@ -247,10 +271,10 @@ class Cycle:
         except Exception:
             self._drafter_failed("taking in features failed", exc_info=True)
 
-    def _commit(self, part: _Part, accepted: int, token: int) -> None:
-        sequence, draft = part.sequence, part.draft
+    def _commit(self, part: _Part, path: Sequence[int], token: int) -> None:
+        sequence, draft, verified = part.sequence, part.draft, part.verified
         anchor = sequence.anchor
-        committed, stopped = sequence.extend((*draft.tokens[:accepted], token))
+        committed, stopped = sequence.extend((*(verified.tokens[node] for node in path), token))
         full = sequence.length >= self._context_tokens
         if stopped:
             part.ending = "stop"
@@ -258,7 +282,13 @@ class Cycle:
             part.ending = "length"
             committed += sequence.rest()
         part.outcome = Step(
-            anchor, draft.tokens, draft.confidence, part.scheduled, accepted, tuple(committed)
+            anchor,
+            draft.tokens,
+            draft.confidence,
+            scheduled=len(verified.tokens),
+            accepted=len(path),
+            committed=tuple(committed),
+            tree=draft.tree,
         )
 
     @staticmethod

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -289,6 +290,16 @@ class Decoder:
             else weights.head("lm_head", shape)
         )
         self.inverse_wavelengths = config.rope.inverse_wavelengths(config.head_dim).to(self.device)
+
+    def first_layers(self, count: int) -> Decoder:
+        """A decoder of the first layers, followed by the same norm and head; it shares all weights.
+
+        Its layers' keys and values are those of this one's.
+        """
+        early = copy(self)
+        early.layers = self.layers[:count]
+        early.config = replace(self.config, layers=count)
+        return early
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """`[tokens]` → `[tokens, hidden]`."""

@@ -69,15 +69,19 @@ class BatchVerification:
             samplers: the requests'.
 
         Returns:
-            One verdict a sequence; None where `verify` has to be asked: the request's settings
-            are none of those that are computed here, its nucleus is too large, or the model gave
-            no distribution at all.
+            One verdict a sequence; None where `verify_tree` has to be asked: the draft is a tree,
+            the request's settings are none of those that are computed here, its nucleus is too
+            large, or the model gave no distribution at all.
         """
         verdicts: list[Verdict | None] = [None] * len(logits)
         judged = [
             index
-            for index, (rows, sampler) in enumerate(zip(logits, samplers, strict=True))
-            if 1 <= len(rows) <= self._shapes.lengths[-1] and on_device(sampler.params)
+            for index, (rows, draft, sampler) in enumerate(
+                zip(logits, drafts, samplers, strict=True)
+            )
+            if draft.tree is None
+            and 1 <= len(rows) <= self._shapes.lengths[-1]
+            and on_device(sampler.params)
         ]
         if judged:
             together = self._together(

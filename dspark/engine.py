@@ -12,6 +12,7 @@ import torch
 
 from dspark.admission import Admission
 from dspark.cycle import Cycle
+from dspark.drafters.branched import branched
 from dspark.drafters.protocol import Drafter
 from dspark.errors import (
     EngineClosed,
@@ -30,6 +31,7 @@ from dspark.step_cost import StepCostTable, profiled_cost
 from dspark.steps import StaticSteps, steps_for
 from dspark.stop_strings import StopStrings
 from dspark.target import Target
+from dspark.tree import TreeShape
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ class Engine:
             `threshold`, every token that survives with at least `confidence_threshold`; `off`,
             nothing; or a scheduler of your own. The two that weigh costs measure them now, which
             takes some seconds the first time on a machine.
+        tree: what the drafter proposes, if not one token after the other: several candidates for a
+            place, and continuations of each (see `TreeShape`).
         confidence_threshold: of the schedule `threshold`, from 0 to 1.
         slots: how many requests run at once, and how many prefixes are remembered between them.
         context_tokens: longest prompt and answer together; at most the model's own.
@@ -58,7 +62,8 @@ class Engine:
             seconds more, and requests that come meanwhile wait.
 
     Raises:
-        InvalidRequest: there is no such schedule, or a number is out of its range.
+        InvalidRequest: there is no such schedule, the drafter proposes no trees, or a number is out
+            of its range.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class Engine:
         drafter: Drafter | None = None,
         schedule: Scheduler | str | None = None,
         *,
+        tree: TreeShape | None = None,
         confidence_threshold: float = LEAST_SURVIVAL,
         slots: int = 4,
         context_tokens: int = 2048,
@@ -82,6 +88,8 @@ class Engine:
         ):
             if value < 1:
                 raise InvalidRequest(f"{name} is {value}; it must be at least 1")
+        if drafter is not None and tree is not None:
+            drafter = branched(drafter, tree)
         self.target = target
         self.context_tokens = min(context_tokens, target.context_tokens)
         self._counters = Counters()

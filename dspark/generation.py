@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
+from dspark.tree import TreeShape
+
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
@@ -35,6 +37,8 @@ class Step:
         committed: the new tokens of the answer: the accepted ones and the target's own next
             token. A stop token ends the answer and is not committed, nor is a stop string's
             text; tokens that may yet become part of one come with a later step.
+        tree: which drafted token follows which; None if each follows the one before. In a tree
+            the accepted tokens are a path through the scheduled ones.
     """
 
     anchor: int
@@ -43,6 +47,14 @@ class Step:
     scheduled: int = 0
     accepted: int = 0
     committed: tuple[int, ...] = ()
+    tree: TreeShape | None = None
+
+    @property
+    def reach(self) -> int:
+        """How many of the scheduled tokens could have been accepted."""
+        if self.tree is None:
+            return self.scheduled
+        return max(self.tree.depths[: self.scheduled], default=0)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,22 @@ class KvCache:
         keys, values = self.keys[:, slot, :, start:stop], self.values[:, slot, :, start:stop]
         return list(zip(keys.unbind(), values.unbind(), strict=True))
 
+    def keep(self, slot: int, start: int, places: Sequence[int]) -> None:
+        """Of the positions from `start` on keep these, in order, and move them up to `start`.
+
+        Args:
+            slot: whose.
+            start: the first position that may be moved.
+            places: ascending, counted from `start`.
+        """
+        moved = next((index for index, place in enumerate(places) if index != place), len(places))
+        if moved == len(places):
+            return
+        stop = start + len(places)
+        source = torch.tensor(places[moved:], device=self.keys.device) + start
+        for cached in (self.keys, self.values):
+            cached[:, slot, :, start + moved : stop] = cached[:, slot].index_select(2, source)
+
     def copy(self, source: int, destination: int, stop: int) -> None:
         """Copy positions `0 … stop-1` of every layer from one slot to another."""
         self.keys[:, destination, :, :stop] = self.keys[:, source, :, :stop]

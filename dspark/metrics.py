@@ -18,7 +18,8 @@ class EngineMetrics:
         tokens_drafted: tokens the drafter proposed.
         tokens_scheduled: those of them that the target verified.
         tokens_accepted: those of them that stood.
-        scheduled_at: how often the first, second … token of a draft was verified.
+        scheduled_at: how often the first, second … token of a draft was verified; of a tree, how
+            often it reached so far.
         accepted_at: how often it stood.
         draft_ms: milliseconds in the drafter, features included.
         target_ms: in the target. On a GPU, with static steps, drafts are judged there too: it is
@@ -95,7 +96,7 @@ class Counters:
             whole_ms: and altogether.
         """
         now = self.metrics
-        block = max([len(now.scheduled_at), *(step.scheduled for step in steps)])
+        block = max([len(now.scheduled_at), *(step.reach for step in steps)])
         self.metrics = replace(
             now,
             steps=now.steps + 1,
@@ -103,7 +104,7 @@ class Counters:
             tokens_drafted=now.tokens_drafted + sum(len(step.draft) for step in steps),
             tokens_scheduled=now.tokens_scheduled + sum(step.scheduled for step in steps),
             tokens_accepted=now.tokens_accepted + sum(step.accepted for step in steps),
-            scheduled_at=_added(now.scheduled_at, [step.scheduled for step in steps], block),
+            scheduled_at=_added(now.scheduled_at, [step.reach for step in steps], block),
             accepted_at=_added(now.accepted_at, [step.accepted for step in steps], block),
             draft_ms=now.draft_ms + draft_ms,
             target_ms=now.target_ms + target_ms,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dspark.checkpoint import Checkpoint, Weights
 from dspark.decoder import Decoder, DecoderConfig
+from dspark.devices import device_named, require
 from dspark.drafters.dspark import DSparkDrafter
 from dspark.errors import CheckpointError, InvalidRequest
 from dspark.linear import precision_named
@@ -127,8 +128,9 @@ def random_target(
         if config not in SHAPES:
             raise InvalidRequest(f"there is no shape {config!r}; known are {', '.join(SHAPES)}")
         config = SHAPES[config]
-    place = torch.device(device)
+    place = device_named(device)
     precision = precision_named(dtype, place)
+    require(place)
     torch.set_num_threads(threads)
     checkpoint = RandomCheckpoint(config, place, seed)
     with torch.inference_mode():

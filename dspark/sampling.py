@@ -215,9 +215,13 @@ class Sampler:
     answer: Sequence[int]
     rng: random.Random
 
+    def processed(self, logits: Tensor, drafted: Sequence[int] = ()) -> Tensor:
+        """The logits after penalties and bias, `[vocab]`."""
+        return processed_logits(logits, *self._context(drafted))
+
     def most_probable(self, logits: Tensor, drafted: Sequence[int] = ()) -> int:
         """The token that a greedy request takes."""
-        return int(processed_logits(logits, *self._context(drafted)).argmax())
+        return int(self.processed(logits, drafted).argmax())
 
     def distribution(self, logits: Tensor, drafted: Sequence[int] = ()) -> Tensor:
         """The distribution that a token is drawn from, `[vocab]`."""

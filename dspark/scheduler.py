@@ -20,6 +20,7 @@ from typing import NamedTuple, Protocol
 from dspark.errors import InvalidRequest
 from dspark.generation import Priority
 from dspark.speculation_switch import SpeculationSwitch
+from dspark.tree import ANCHOR, TreeShape
 
 
 class StepCost(Protocol):
@@ -43,6 +44,11 @@ class Drafted(Protocol):
         before it are; empty for a sequence that has only its anchor in the step."""
         ...
 
+    @property
+    def tree(self) -> TreeShape | None:
+        """Which token follows which; None if each follows the one before."""
+        ...
+
 
 @dataclass(frozen=True)
 class DecodingStep:
@@ -64,9 +70,25 @@ class DecodingStep:
         return sum(1 for draft in self.drafts if draft.confidence)
 
 
-def survival(confidence: Sequence[float]) -> Iterator[float]:
-    """For each drafted token the probability that it and all before it are accepted."""
-    return accumulate(confidence, mul)
+def survival(draft: Drafted) -> Iterator[float]:
+    """For each drafted token the probability that it is accepted, and all that has to be before it.
+
+    That is what verifying the token adds to the tokens expected of the step: in a tree, too, since
+    of the candidates for a place one at most is accepted. A confidence is read when the token's
+    survival is asked for.
+    """
+    if draft.tree is None:
+        return accumulate(draft.confidence, mul)
+    return _survival_in_tree(draft.tree, draft.confidence)
+
+
+def _survival_in_tree(tree: TreeShape, confidence: Sequence[float]) -> Iterator[float]:
+    # What is left for a node's next child: that the node stands, and no child of it so far does.
+    left = {ANCHOR: 1.0}
+    for node, (parent, accepted) in enumerate(zip(tree.parents, confidence, strict=True)):
+        left[node] = left[parent] * accepted
+        left[parent] *= 1 - accepted
+        yield left[node]
 
 
 def most_likely_first(step: DecodingStep) -> Iterator[tuple[int, float]]:
@@ -76,19 +98,19 @@ def most_likely_first(step: DecodingStep) -> Iterator[tuple[int, float]]:
     come in order, and a confidence is read only when the candidate before it has been consumed:
     leaving the iteration leaves the rest unseen.
     """
-    heap = [
-        (priority, -draft.confidence[0], 0, index)
-        for index, (draft, priority) in enumerate(zip(step.drafts, step.priorities, strict=True))
-        if draft.confidence
-    ]
-    heapq.heapify(heap)
+    survivals = [survival(draft) for draft in step.drafts]
+    heap: list[tuple[Priority, float, int, int]] = []
+
+    def offer(priority: Priority, place: int, index: int) -> None:
+        if (survives := next(survivals[index], None)) is not None:
+            heapq.heappush(heap, (priority, -survives, place, index))
+
+    for index, priority in enumerate(step.priorities):
+        offer(priority, 0, index)
     while heap:
         priority, negated, place, index = heapq.heappop(heap)
         yield index, -negated
-        place += 1
-        confidence = step.drafts[index].confidence
-        if place < len(confidence):
-            heapq.heappush(heap, (priority, negated * confidence[place], place, index))
+        offer(priority, place + 1, index)
 
 
 LEAST_SURVIVAL = 0.5
@@ -121,8 +143,7 @@ class Threshold:
     def lengths(self, step: DecodingStep, cost: StepCost) -> list[int]:
         """See `Policy`."""
         return [
-            sum(1 for _ in takewhile(self._is_likely, survival(draft.confidence)))
-            for draft in step.drafts
+            sum(1 for _ in takewhile(self._is_likely, survival(draft))) for draft in step.drafts
         ]
 
     def _is_likely(self, survives: float) -> bool:

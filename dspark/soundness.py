@@ -23,6 +23,8 @@ def sound_part(draft: Draft, vocab: int, *, sampled: bool) -> Draft:
         vocab: the target's vocabulary.
         sampled: whether the request draws its tokens.
     """
+    if draft.tree is not None and len(draft.tree) != len(draft.tokens):
+        return Draft()
     length = 0
     for token, confidence in zip(draft.tokens, draft.confidence, strict=False):
         # Comparisons with NaN are false.
@@ -31,9 +33,11 @@ def sound_part(draft: Draft, vocab: int, *, sampled: bool) -> Draft:
         length += 1
     if sampled:
         length = _drawn(draft, length, vocab)
+    if draft.evidence and len(draft.evidence) != len(draft.tokens):
+        length = 0
     if length == len(draft.tokens) == len(draft.confidence):
         return draft
-    return Draft(draft.tokens[:length], draft.distributions[:length], draft.confidence[:length])
+    return draft.taking(range(length))
 
 
 def _drawn(draft: Draft, length: int, vocab: int) -> int:

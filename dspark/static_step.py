@@ -117,7 +117,7 @@ _SLOT, _START, _COUNT, _TOKENS = range(4)  # columns of the input
 class StaticForward:
     """Computes spans as `Target.forward` does, in static shapes where they are short.
 
-    Spans that are longer than the longest shape, pieces of prompts, go the ragged way.
+    Trees, and spans that are longer than the longest shape, pieces of prompts, go the ragged way.
 
     Args:
         target: the model.
@@ -163,8 +163,8 @@ class StaticForward:
         What is returned is overwritten by the next call. Features that have been taken in are
         None.
         """
-        short = [span for span in spans if len(span.tokens) <= self._longest]
-        long = [span for span in spans if len(span.tokens) > self._longest]
+        short = [span for span in spans if self._is_short(span)]
+        long = [span for span in spans if not self._is_short(span)]
         found: dict[int, tuple[Tensor, Tensor | None]] = {}
         if long:
             ragged = self._target.forward(long, self._cache, self._taps)
@@ -179,6 +179,9 @@ class StaticForward:
             }
         ordered = [found[span.slot] for span in spans]
         return Forward([logits for logits, _ in ordered], [features for _, features in ordered])
+
+    def _is_short(self, span: Span) -> bool:
+        return span.tree is None and len(span.tokens) <= self._longest
 
     def prepare(self) -> None:
         """Record every shape, on padding alone."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dspark.device_verification import BatchVerification
 from dspark.drafters.dspark import DSparkDrafter
-from dspark.drafters.protocol import Draft, Drafter
+from dspark.drafters.protocol import Draft, Drafter, ReadsTargetCache
 from dspark.drafters.static_dspark import StaticDSparkDrafter
 from dspark.graphs import Graphs
 from dspark.kv_cache import KvCache
@@ -31,7 +31,7 @@ class Steps(Protocol):
     Attributes:
         drafter: whose drafts are verified, if there is one.
         cache: the target's keys and values.
-        drafter_cache: the drafter's, if it needs any.
+        drafter_cache: the drafter's, if it needs any; it may be the target's own.
         vouches_for_drafts: whether drafts need not be looked at to see if they make sense, beyond
             their tokens and confidences.
     """
@@ -77,7 +77,7 @@ class RaggedSteps:
         self._taps = () if drafter is None else drafter.taps
         self.drafter = drafter
         self.cache = target.new_cache(slots, context_tokens)
-        self.drafter_cache = None if drafter is None else drafter.new_cache(slots, context_tokens)
+        self.drafter_cache = _drafter_cache(drafter, self.cache, slots, context_tokens)
 
     def prepare(self) -> None:
         """Nothing."""
@@ -122,11 +122,11 @@ class StaticSteps:
         if isinstance(drafter, DSparkDrafter):
             self._static = StaticDSparkDrafter(drafter, slots, context_tokens, graphs)
             self.drafter, self.drafter_cache = self._static, self._static.cache
-        elif drafter is not None:
-            self.drafter_cache = drafter.new_cache(slots, context_tokens)
         self.vouches_for_drafts = self._static is not None
         # One slot more, for what pads the shapes.
         self.cache = target.new_cache(slots + 1, context_tokens)
+        if self._static is None:
+            self.drafter_cache = _drafter_cache(drafter, self.cache, slots, context_tokens)
         longest = 1 if drafter is None else 1 + drafter.block_size
         shapes = StaticShapes.of(sequences=slots, tokens=longest, positions=context_tokens)
         self._forward = StaticForward(
@@ -157,6 +157,16 @@ class StaticSteps:
     ) -> list[Verdict | None]:
         """All whose settings the device computes (see `dspark.device_sampling`)."""
         return self._verification(logits, drafts, samplers)
+
+
+def _drafter_cache(
+    drafter: Drafter | None, of_target: KvCache, slots: int, context_tokens: int
+) -> KvCache | None:
+    if drafter is None:
+        return None
+    if isinstance(drafter, ReadsTargetCache):
+        return of_target
+    return drafter.new_cache(slots, context_tokens)
 
 
 def steps_for(

@@ -11,13 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dspark.attention import SlotAttention
+from dspark.attention import Attention, Placed, SlotAttention
 from dspark.checkpoint import Checkpoint, Progress, Weights, find_checkpoint, read_json
 from dspark.decoder import Decoder, DecoderConfig
+from dspark.devices import device_named, require
 from dspark.errors import InvalidRequest
 from dspark.kv_cache import KvCache
-from dspark.linear import precision_named
+from dspark.linear import Precision, precision_named
 from dspark.tokenizer import Tokenizer
+from dspark.tree import TreeShape
+from dspark.tree_attention import Run, TreeRows
 
 
 @dataclass(frozen=True)
@@ -29,17 +32,40 @@ class Span:
         start: position of the first token; everything before it is in the cache.
         tokens: the token ids.
         logits: for how many of the last tokens the next token's logits are wanted.
+        tree: which of the last tokens follows which, as many as it has nodes, depth first; the
+            tokens before them, at least one, follow each other. None if all do.
     """
 
     slot: int
     start: int
     tokens: Sequence[int]
     logits: int = 1
+    tree: TreeShape | None = None
 
     @property
     def stop(self) -> int:
-        """The position after the last token."""
+        """The place after the last token in the slot, which without a tree is its position."""
         return self.start + len(self.tokens)
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """Each token's place in its sequence; candidates for the same place have the same."""
+        if self.tree is None:
+            return range(self.start, self.stop)
+        certain = self.stop - len(self.tree)
+        return [*range(self.start, certain), *(certain - 1 + d for d in self.tree.depths)]
+
+    def runs(self) -> list[Placed]:
+        """The span cut where a token does not follow the one before, each run at its positions."""
+        if self.tree is None:
+            return [self]
+        certain = self.stop - len(self.tree)
+        runs = [
+            Run(self.slot, certain - 1 + self.tree.depths[run[0]], len(run))
+            for run in self.tree.runs()
+        ]
+        first = Run(self.slot, self.start, certain - self.start + (runs[0].length if runs else 0))
+        return [first, *runs[1:]]
 
 
 class Forward(NamedTuple):
@@ -115,7 +141,8 @@ class Target:
         """Compute the spans' tokens together, storing their keys and values.
 
         Linear layers see all tokens of all spans as one batch of rows; attention is computed
-        span by span over the span's own slot.
+        span by span over the span's own slot. A tree's keys and values are left there in the order
+        of its tokens: `KvCache.keep` then makes a path of it what plain decoding leaves.
 
         Args:
             spans: at least one, each of at least one token, on different slots.
@@ -124,11 +151,17 @@ class Target:
         """
         device = self.decoder.device
         token_ids = [token for span in spans for token in span.tokens]
-        positions = [position for span in spans for position in range(span.start, span.stop)]
+        positions = [position for span in spans for position in span.positions]
+        runs = [run for span in spans for run in span.runs()]
+        attention: Attention = SlotAttention(
+            runs, cache, heads=self.decoder.config.heads, causal=True
+        )
+        if any(span.tree is not None for span in spans):
+            attention = TreeRows(attention, spans, cache)
         hidden, features = self.decoder.hidden_states(
             torch.tensor(token_ids, device=device),
             torch.tensor(positions, device=device),
-            SlotAttention(spans, cache, heads=self.decoder.config.heads, causal=True),
+            attention,
             taps,
         )
         lengths = [len(span.tokens) for span in spans]
@@ -161,20 +194,31 @@ def load_target(
 
     Raises:
         CheckpointError: the model is not there, incomplete, or of an unsupported kind.
-        InvalidRequest: there is no such precision, or not here, or the number of threads makes
-            no sense.
+        InvalidRequest: there is no such device or precision, or not here, or the number of threads
+            makes no sense.
     """
-    precision = precision_named(dtype, torch.device(device))
+    place = device_named(device)
+    precision = precision_named(dtype, place)
+    require(place)
     if threads < 1:
         raise InvalidRequest(f"threads is {threads}; it must be at least 1")
+    return load_model(source, precision, place, threads, progress)
+
+
+def load_model(
+    source: str | Path,
+    precision: Precision,
+    device: torch.device,
+    threads: int,
+    progress: Progress | None = None,
+) -> Target:
+    """`load_target`, with what is computed with already decided."""
     torch.set_num_threads(threads)
-    folder = find_checkpoint(source, progress)
-    checkpoint = Checkpoint(folder)
+    checkpoint = Checkpoint(find_checkpoint(source, progress))
     config = DecoderConfig.from_config(checkpoint.config)
-    weights = Weights(checkpoint, precision, torch.device(device))
     with torch.inference_mode():
-        decoder = Decoder(config, weights)
-    return Target(folder, decoder, threads)
+        decoder = Decoder(config, Weights(checkpoint, precision, device))
+    return Target(checkpoint.folder, decoder, threads)
 
 
 def _token_ids(value: object) -> set[int]:

@@ -65,6 +65,11 @@ class Tokenizer:
         """How many tokens it knows, special ones included."""
         return self._core.get_vocab_size()
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Every token's id."""
+        return dict(self._core.get_vocab())
+
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """Text to token ids, with whatever the tokenizer puts around a text by default."""
         return list(self._core.encode(text, add_special_tokens=special_tokens).ids)

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from dspark.drafters.dspark import DSparkDrafter, load_drafter
-from dspark.drafters.protocol import Anchor, Draft, Drafter
+from dspark.drafters.branched import branched
+from dspark.drafters.draft_model import DraftModel
+from dspark.drafters.dspark import DSparkDrafter
+from dspark.drafters.layer_skip import LayerSkipDrafter
+from dspark.drafters.prompt_lookup import PromptLookupDrafter
+from dspark.drafters.protocol import Anchor, Branching, Draft, Drafter
+from dspark.drafters.registry import load_drafter
 
-__all__ = ["Anchor", "DSparkDrafter", "Draft", "Drafter", "load_drafter"]
+__all__ = [
+    "Anchor",
+    "Branching",
+    "DSparkDrafter",
+    "Draft",
+    "DraftModel",
+    "Drafter",
+    "LayerSkipDrafter",
+    "PromptLookupDrafter",
+    "branched",
+    "load_drafter",
+]

@@ -20,11 +20,16 @@ from dspark.attention import Attention, SlotAttention
 from dspark.calibration import Calibration
 from dspark.checkpoint import Checkpoint, Weights, find_checkpoint
 from dspark.decoder import DecoderConfig, DecoderLayer, Rotation
+from dspark.drafters.growing import GrowingTree, Outlook, Place, grow
 from dspark.drafters.heads import ConfidenceHead, sequential_head
 from dspark.drafters.protocol import Anchor, Draft
 from dspark.errors import DrafterMismatch, UnsupportedArchitecture
 from dspark.kv_cache import KvCache
 from dspark.target import Target
+from dspark.tree import TreeShape
+
+ARCHITECTURE = "Qwen3DSparkModel"
+"""What a checkpoint's `config.json` calls it."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,18 @@ class DSparkDrafter:
             self._target.device
         )
 
+    @classmethod
+    def load(cls, source: str | Path, target: Target) -> DSparkDrafter:
+        """Load it from a folder or hub id, in the target's precision and on its device.
+
+        Raises:
+            CheckpointError: it is not there, incomplete, or of an unknown kind.
+            DrafterMismatch: it was trained for another model.
+        """
+        checkpoint = Checkpoint(find_checkpoint(source))
+        with torch.inference_mode():
+            return cls(checkpoint, target)
+
     def new_cache(self, slots: int, context_tokens: int) -> KvCache:
         """Keys and values of the target's features, with room for a block behind the context."""
         shape = self.shape
@@ -174,6 +191,42 @@ class DSparkDrafter:
             )
             for row in range(len(anchors))
         ]
+
+    def draft_trees(
+        self, cache: KvCache | None, anchors: Sequence[Anchor], shape: TreeShape
+    ) -> list[Draft]:
+        """Propose a tree after each anchor, no deeper than a block.
+
+        A place's hidden state is the same for all its candidates: the sequential stage tells them
+        apart, by the token before.
+        """
+        assert cache is not None
+        shape = shape.taking(shape.within(self.block_size, len(shape)))
+        hidden = self.block_hidden(cache, anchors)
+        base = self.base_logits(hidden)
+        states: dict[Place, Tensor] = {}
+
+        def look_out(trees: Sequence[GrowingTree], places: Sequence[Place]) -> Outlook:
+            rows = [index for index, _ in places]
+            nodes = [node for _, node in places]
+            depth = len(shape.path(nodes[0]))
+            if depth == 0:
+                state = self.head.start(len(places))
+            else:
+                state = torch.stack([states[index, shape.parents[node]] for index, node in places])
+            logits, confidence, state = self.position(
+                hidden[rows, depth],
+                base[rows, depth],
+                [trees[index].token(node) for index, node in places],
+                state,
+            )
+            states.update(zip(places, state, strict=True))
+            calibrated = [
+                self.calibration.at(depth, each) for each in confidence.sigmoid().tolist()
+            ]
+            return Outlook(logits, calibrated, (None,) * len(places))
+
+        return grow(anchors, shape, look_out)
 
     def block_hidden(self, cache: KvCache, anchors: Sequence[Anchor]) -> Tensor:
         """The parallel stage: `[anchors, block_size, hidden]`, after the final norm."""
@@ -247,22 +300,6 @@ class DSparkDrafter:
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return functional.rms_norm(hidden, weight.shape, weight, self.shape.norm_epsilon)
-
-
-def load_drafter(source: str | Path, target: Target) -> DSparkDrafter:
-    """Load a DSpark drafter for a target, in the target's precision and on its device.
-
-    Args:
-        source: a folder or hub id in the layout of the published drafters.
-        target: the model it was trained for.
-
-    Raises:
-        CheckpointError: it is not there, incomplete, or of an unknown kind.
-        DrafterMismatch: it was trained for another model.
-    """
-    checkpoint = Checkpoint(find_checkpoint(source))
-    with torch.inference_mode():
-        return DSparkDrafter(checkpoint, target)
 
 
 def _check_match(

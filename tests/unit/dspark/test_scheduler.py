@@ -27,6 +27,7 @@ from dspark.scheduler import (
     survival,
 )
 from dspark.speculation_switch import SpeculationSwitch
+from dspark.tree import TreeShape
 
 BLOCK = 5
 
@@ -34,6 +35,7 @@ BLOCK = 5
 @dataclass(frozen=True)
 class Draft:
     confidence: Sequence[float]
+    tree: TreeShape | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def decoding_step(
 def throughput(step: DecodingStep, lengths: Sequence[int], cost: StepCost) -> float:
     """Expected tokens a millisecond, from the definition."""
     expected = len(step.drafts) + sum(
-        sum(itertools.islice(survival(draft.confidence), length))
+        sum(itertools.islice(survival(draft), length))
         for draft, length in zip(step.drafts, lengths, strict=True)
     )
     return expected / (cost.cost_ms(step.certain_tokens + sum(lengths)) + cost.draft_ms(1))
@@ -111,7 +113,7 @@ def test_candidates_come_by_priority_then_by_survival_and_each_sequences_in_orde
     keys = [(step.priorities[index], -survives) for index, survives in walk]
     assert keys == sorted(keys)
     for index, block in enumerate(batch):
-        assert [survives for other, survives in walk if other == index] == list(survival(block))
+        assert [survives for other, survives in walk if other == index] == list(survival(Draft(block)))
 
 
 @given(policies, batches, costs)

@@ -1,0 +1,61 @@
+"""Attention of a token tree, branch by branch, in the very sums of plain decoding.
+
+Depth first, a tree falls into runs of tokens that follow each other. When a run's turn has come,
+the nodes on the way to it lie in the slot at their positions, since every run before it that went
+deeper hung on them. So each run is attended to as a span like any other, and puts its own keys and
+values at its positions, over those of the branch before. A token's sums are then those of plain
+decoding, term by term: with a mask over the tree's tokens side by side the same terms would lie
+elsewhere, and be added in another order.
+
+Since runs overwrite each other, all tokens' keys and values are put down again after the layer,
+side by side in the order of the span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dspark.attention import Attention, Placed
+from dspark.kv_cache import KvCache
+
+
+@dataclass(frozen=True)
+class Run:
+    """Tokens that follow each other, at their positions (see `Placed`)."""
+
+    slot: int
+    start: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        """The position after the last token."""
+        return self.start + self.length
+
+
+class TreeRows:
+    """An `Attention` over runs that leaves the keys and values of whole spans behind.
+
+    Args:
+        attention: over the runs of the spans, in order.
+        spans: in the order in which their tokens lie in the step's rows.
+        cache: where they are left, at the spans' places.
+    """
+
+    def __init__(self, attention: Attention, spans: Sequence[Placed], cache: KvCache) -> None:
+        self._attention = attention
+        self._cache = cache
+        self._spans = spans
+
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """See `Attention`."""
+        attended = self._attention(layer, queries, keys, values)
+        row = 0
+        for span in self._spans:
+            rows = slice(row, row + span.stop - span.start)
+            self._cache.append(layer, span.slot, span.start, keys[rows], values[rows])
+            row = rows.stop
+        return attended
