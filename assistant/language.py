@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from assistant.errors import AssistantError
 from assistant.items import AnswerStep, DraftToken, Message, Role, Usage
 from dspark import Engine, Priority, SamplingParams, Step, Tokenizer
+from dspark.tree import ANCHOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +113,17 @@ class EngineLanguageModel:
         yield Ending(reason, Usage(len(prompt), generation.cached_tokens, output_tokens))
 
     def _told(self, step: Step) -> AnswerStep:
+        accepted = _accepted(step)
+
+        def fate(place: int) -> Literal["accepted", "rejected", "unverified"]:
+            if place in accepted:
+                return "accepted"
+            return "rejected" if place < step.scheduled else "unverified"
+
         return AnswerStep(
             committed=tuple(map(self._spelt, step.committed)),
             draft=tuple(
-                DraftToken(self._spelt(token_id), _fate(step, place))
+                DraftToken(self._spelt(token_id), fate(place))
                 for place, token_id in enumerate(step.draft)
             ),
         )
@@ -142,7 +150,15 @@ class EngineLanguageModel:
                 )
 
 
-def _fate(step: Step, place: int) -> Literal["accepted", "rejected", "unverified"]:
-    if place < step.accepted:
-        return "accepted"
-    return "rejected" if place < step.scheduled else "unverified"
+def _accepted(step: Step) -> Collection[int]:
+    """The places in the draft of the tokens that were accepted."""
+    if step.tree is None:
+        return range(step.accepted)
+    places: list[int] = []
+    candidates = step.tree.children(ANCHOR)
+    for token_id in step.committed[: step.accepted]:
+        # Candidates for one place differ, so what was committed says which of them it was.
+        taken = [place for place in candidates if step.draft[place] == token_id]
+        places += taken
+        candidates = step.tree.children(taken[0]) if taken else ()
+    return places

@@ -11,6 +11,7 @@ import pytest
 from assistant.items import AnswerStep, DraftToken, Message, Role
 from assistant.language import Commitment, Ending, EngineLanguageModel, Piece, PromptTooLong
 from dspark import Priority, SamplingParams, Step
+from dspark.tree import ANCHOR, TreeShape
 
 
 class Letters:
@@ -113,6 +114,20 @@ def test_a_piece_tells_what_was_drafted_and_what_became_of_it() -> None:
     )
     assert piece.step == AnswerStep(committed=("x", "h"), draft=drafted)
     assert piece.step is not None and piece.step.accepted == 1
+
+
+def test_in_a_tree_the_path_that_was_taken_is_what_was_accepted() -> None:
+    class Branching(FakeGeneration):
+        async def __aiter__(self):  # type: ignore[no-untyped-def]  # as the engine's
+            draft, committed = tuple(map(ord, "abcba")), tuple(map(ord, "bah"))
+            tree = TreeShape((ANCHOR, ANCHOR, ANCHOR, 0, 1))
+            yield Step(0, draft, scheduled=5, accepted=2, committed=committed, tree=tree)
+
+    piece, *_ = ask(model(FakeEngine(Branching("bah"))), TALK)
+    assert isinstance(piece, Piece) and piece.step is not None
+    fates = ["rejected", "accepted", "rejected", "rejected", "accepted"]
+    assert [token.fate for token in piece.step.draft] == fates
+    assert piece.step.committed == ("b", "a", "h")
 
 
 def test_a_client_may_lower_the_limit_but_not_raise_it() -> None:
