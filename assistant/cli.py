@@ -1,4 +1,4 @@
-"""The command line: `assistant serve | ask | talk | models`.
+"""The command line: `assistant serve | ask | talk | bench | models`.
 
 Everything heavy is imported where it is used, so that help and mistakes come at once.
 """
@@ -19,6 +19,7 @@ from rich.table import Table
 
 from assistant import terminal
 from assistant.addresses import is_loopback
+from assistant.bench.command import bench
 from assistant.config import ENVIRONMENT_PREFIX, load_config
 from assistant.errors import ModelDamaged, ModelMissing, UsageError
 from assistant.models import (
@@ -179,6 +180,9 @@ def talk(
                     await converse(dialogue, devices, show=typer.echo)
 
         asyncio.run(hold_conversation())
+
+
+app.command()(bench)
 
 
 @models_app.command("list")
