@@ -14,10 +14,16 @@ from torch.nn import functional
 
 from dspark.checkpoint import Weights
 from dspark.errors import UnsupportedArchitecture
+from dspark.linear import FloatLinear
 
 
 class SequentialHead(Protocol):
     """Corrects one position after the other, for several sequences at once."""
+
+    @property
+    def spread(self) -> Tensor:
+        """`[vocab, rank]`, which makes a bias of a correction; where weights are floats."""
+        ...
 
     def start(self, rows: int) -> Tensor:
         """The state before the first position: `[rows, rank]`, or `[rows, 0]` if there is none."""
@@ -36,6 +42,10 @@ class SequentialHead(Protocol):
         """
         ...
 
+    def correction(self, hidden: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The same before the bias is spread over the vocabulary: `[rows, rank]`, and the state."""
+        ...
+
 
 class VanillaHead:
     """A Markov chain: the bias depends on the previous token alone."""
@@ -45,13 +55,24 @@ class VanillaHead:
         self._out = weights.linear(["markov_head.markov_w2"], [vocab], rank)
         self._device = weights.device
 
+    @property
+    def spread(self) -> Tensor:
+        """See `SequentialHead`."""
+        assert isinstance(self._out, FloatLinear)
+        return self._out.weight
+
     def start(self, rows: int) -> Tensor:
         """No state."""
         return torch.empty((rows, 0), device=self._device)
 
     def __call__(self, hidden: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See `SequentialHead`."""
-        return self._out(previous), state
+        correction, state = self.correction(hidden, previous, state)
+        return self._out(correction), state
+
+    def correction(self, hidden: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See `SequentialHead`."""
+        return previous, state
 
 
 class GatedHead(VanillaHead):
@@ -62,10 +83,10 @@ class GatedHead(VanillaHead):
         bias = "markov_head.gate_proj.bias" in weights.checkpoint
         self._gate = weights.linear(["markov_head.gate_proj"], [rank], hidden + rank, bias=bias)
 
-    def __call__(self, hidden: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def correction(self, hidden: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See `SequentialHead`."""
         gate = self._gate(torch.cat((hidden, previous), -1)).sigmoid()
-        return self._out(gate * previous), state
+        return gate * previous, state
 
 
 class RecurrentHead(VanillaHead):
@@ -83,11 +104,11 @@ class RecurrentHead(VanillaHead):
         """Zeros."""
         return torch.zeros((rows, self._rank), dtype=self._dtype, device=self._device)
 
-    def __call__(self, hidden: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def correction(self, hidden: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See `SequentialHead`."""
         gate, candidate, output = self._joint(torch.cat((state, previous, hidden), -1)).chunk(3, -1)
         state = torch.lerp(candidate.tanh(), state, gate.sigmoid())
-        return self._out(output.tanh()), state
+        return output.tanh(), state
 
 
 class ConfidenceHead:

@@ -2,27 +2,22 @@
 
 A drafter learns what its target would say, so the target says it: no data set is needed. Every
 dialogue follows from the seed and its number alone, so a stage that was killed goes on as if it had
-not been: exactly in int8, and in float32 and bfloat16 but for tokens that are all but equally
-likely, since there sums are rounded by who shares the engine's steps.
+not been, but for tokens that are all but equally likely: sums are rounded by who shares a step.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, takewhile
+from itertools import takewhile
 from random import Random
 
-from dspark.engine import Engine
-from dspark.errors import InvalidRequest
-from dspark.generation import Generation
+from dspark.errors import InvalidRequest, PromptTooLong
 from dspark.sampling import SamplingParams
 from dspark.target import Target
 from dspark.tokenizer import Tokenizer
 from dspark.training import seeds
+from dspark.training.batch_decoding import BatchDecoder, Interview, Question
 from dspark.training.corpus import Corpus, Dialogue
 from dspark.training.fingerprint import fingerprint
 
@@ -31,7 +26,6 @@ Progress = Callable[[int, int], None]
 
 _REQUEST_TOKENS = 48
 _REQUEST_ROOM = 256  # for the built-in requests, even where every letter is a token
-_AHEAD = 2  # dialogues under way for each of the engine's slots, so that none is ever empty
 
 
 @dataclass(frozen=True)
@@ -94,7 +88,7 @@ def extend_dialogues(
     settings: DialogueSettings,
     wanted: int,
     *,
-    slots: int = 16,
+    slots: int = 64,
     on_progress: Progress = lambda done, total: None,
 ) -> None:
     """Let the corpus grow to the wanted number of dialogues.
@@ -108,62 +102,41 @@ def extend_dialogues(
     on_progress(len(corpus), wanted)
     if len(corpus) >= wanted:
         return
-
-    async def append(engine: Engine) -> None:
-        numbers = range(len(corpus), wanted)
-        coming = _in_order(_Interview(engine, settings), numbers, _AHEAD * slots)
-        async with aclosing(coming):
-            async for dialogue in coming:
-                corpus.append(dialogue)
-                on_progress(len(corpus), wanted)
-
     context = _longest_dialogue(target.tokenizer, settings)
-    with Engine(target, slots=slots, max_queue=_AHEAD * slots, context_tokens=context) as engine:
-        asyncio.run(append(engine))
+    if context > target.context_tokens:
+        raise PromptTooLong(
+            f"instructions, request and answer may come to {context} tokens, and the model was "
+            f"made for {target.context_tokens}: shorten one of them"
+        )
+    interviewer = _Interviewer(target, settings)
+    decoder = BatchDecoder(target, slots, context, interviewer.user_header)
+    for dialogue in decoder.hold(map(interviewer.hold, range(len(corpus), wanted))):
+        corpus.append(dialogue)
+        on_progress(len(corpus), wanted)
 
 
-async def _in_order(
-    interview: _Interview, numbers: Iterable[int], ahead: int
-) -> AsyncGenerator[Dialogue, None]:
-    """Hold the dialogues of those numbers, several at once, and yield them by number."""
-    under_way: deque[asyncio.Task[Dialogue]] = deque()
-    try:
-        for number in numbers:
-            under_way.append(asyncio.create_task(interview.hold(number)))
-            if len(under_way) == ahead:
-                yield await under_way.popleft()
-        while under_way:
-            yield await under_way.popleft()
-    finally:
-        for task in under_way:
-            task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+class _Interviewer:
+    """Knows what to ask one target."""
 
-
-class _Interview:
-    """Asks one target."""
-
-    def __init__(self, engine: Engine, settings: DialogueSettings) -> None:
-        self._engine = engine
+    def __init__(self, target: Target, settings: DialogueSettings) -> None:
         self._settings = settings
-        self._tokenizer = engine.target.tokenizer
-        self._user_header = user_header(self._tokenizer, settings.messages)
-        self._end = _answer_end(engine.target)
+        self._tokenizer = target.tokenizer
+        self._end = _answer_end(target)
+        self.user_header = user_header(self._tokenizer, settings.messages)
 
-    async def hold(self, number: int) -> Dialogue:
+    def hold(self, number: int) -> Interview[Dialogue]:
         """The dialogue of that number."""
         settings = self._settings
         rng = Random(f"{settings.seed}:{number}")
         greedy = rng.random() < settings.greedy_share
-        request = await self._request(number, rng)
+        request = yield from self._request(number, rng)
         prompt = self._tokenizer.chat(settings.messages(request))
         sampling = settings.sampling(greedy=greedy, seed=rng.getrandbits(32))
-        answer, stopped = await _whole(self._engine.submit(prompt, sampling))
-        if stopped and self._end is not None:
-            answer.append(self._end)
-        return Dialogue(request, tuple(prompt), tuple(answer), greedy)
+        answer = yield Question(prompt, sampling)
+        end = [self._end] if answer.stopped and self._end is not None else []
+        return Dialogue(request, tuple(prompt), (*answer.tokens, *end), greedy)
 
-    async def _request(self, number: int, rng: Random) -> str:
+    def _request(self, number: int, rng: Random) -> Interview[str]:
         requests = self._settings.requests
         prepared = requests[number % len(requests)] if requests else seeds.request(rng)
         if rng.random() >= self._settings.self_written_share:
@@ -171,9 +144,9 @@ class _Interview:
         params = SamplingParams(
             temperature=1.0, max_new_tokens=_REQUEST_TOKENS, seed=rng.getrandbits(32)
         )
-        token_ids, _ = await _whole(self._engine.submit(self._user_header, params))
+        written = yield Question(self.user_header, params)
         # Small models like to write on, to answer themselves even: the first line is the request.
-        lines = self._tokenizer.decode(token_ids).strip().splitlines()
+        lines = self._tokenizer.decode(written.tokens).strip().splitlines()
         return lines[0].strip() if lines else prepared
 
 
@@ -205,12 +178,3 @@ def _longest_dialogue(tokenizer: Tokenizer, settings: DialogueSettings) -> int:
 def _answer_end(target: Target) -> int | None:
     """The token that ends an answer; the tokenizer's own, where a model has several."""
     return min(target.tokenizer.stop_token_ids or target.stop_token_ids, default=None)
-
-
-async def _whole(generation: Generation) -> tuple[list[int], bool]:
-    """All tokens of an answer, and whether the model ended it."""
-    try:
-        committed = [step.committed async for step in generation]
-    finally:
-        generation.cancel()  # does nothing to one that has ended
-    return list(chain.from_iterable(committed)), generation.finish_reason == "stop"

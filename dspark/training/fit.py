@@ -25,8 +25,9 @@ from dspark.training.evaluation import DIAGRAM, REPORT
 from dspark.training.features import FeatureStore
 from dspark.training.fingerprint import fingerprint
 from dspark.training.frame import load_frame
+from dspark.training.fused_loss import Labels, fused_terms
 from dspark.training.initial import random_weights, weights_of_target
-from dspark.training.loss import Terms, accepted_length, loss_terms, target_probabilities
+from dspark.training.loss import Terms, accepted_length, target_probabilities, weights_of_places
 from dspark.training.network import TrainableDrafter
 from dspark.training.packing import Batch
 from dspark.training.shape import DrafterShape, drafter_config
@@ -51,7 +52,7 @@ class FitSettings:
         learning_rate: at its highest; behind the warm-up it falls to zero as a cosine.
         warm_up: share of the steps in which it rises.
         gradient_norm: gradients are cut to it.
-        decay: how fast a block's later positions count less (see `loss_terms`).
+        decay: how fast a block's later positions count less (see `weights_of_places`).
         initial: `target` starts from its last layers, `random` from noise.
         dtype: `float32`, or `bfloat16` for the products; parameters are float32 anyway.
         checkpoint_every: steps between two checkpoints.
@@ -200,7 +201,8 @@ class Fit:
         with torch.no_grad():
             for batch in self._batches.of(split, limit):
                 batch = batch.to(self._device)
-                acceptance = self._terms(batch).acceptance
+                _, terms = self._loss_and_terms(batch)
+                acceptance = terms.acceptance
                 lengths.append(accepted_length(acceptance))
                 acceptances.append(acceptance.sum(0))
                 valid.append(batch.valid.sum(0))
@@ -231,8 +233,8 @@ class Fit:
             group["lr"] = rate
         self._optimizer.zero_grad()
         batch = self._batches.at(self.step).to(self._device)
-        terms = self._terms(batch)
-        terms.loss.backward()  # type: ignore[no-untyped-call]  # torch does not say
+        loss, terms = self._loss_and_terms(batch)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch does not say
         torch.nn.utils.clip_grad_norm_(
             [each for each in self._tensors.values() if each.requires_grad], settings.gradient_norm
         )
@@ -242,16 +244,15 @@ class Fit:
         self._losses.append(self.step, [rate, *torch.stack(values).tolist()])
         self.step += 1
 
-    def _terms(self, batch: Batch) -> Terms:
+    def _loss_and_terms(self, batch: Batch) -> tuple[Tensor, Terms]:
         drafter = TrainableDrafter(self.config, self._tensors, self._frame)
-        probabilities = target_probabilities(batch, self._head)
-        return loss_terms(
-            drafter.teacher_forced(batch),
-            probabilities[batch.predicting],
-            self._place[batch.tokens[:, 1:]],
-            batch.valid,
-            self._settings.decay,
+        labels = Labels(
+            target_probabilities(batch, self._head),
+            batch.predicting.flatten(),
+            self._place[batch.tokens[:, 1:]].flatten(),
+            weights_of_places(batch.valid, self._settings.decay).flatten(),
         )
+        return fused_terms(drafter.blocks(batch), labels)
 
     # --- checkpoints -------------------------------------------------------------------------
 
@@ -287,7 +288,9 @@ class Fit:
             for name, tensor in tensors.items()
         }
         learning = [tensor for tensor in live.values() if tensor.requires_grad]
-        return _State(step, config, live, torch.optim.Adam(learning, self._settings.learning_rate))
+        return _State(
+            step, config, live, torch.optim.Adam(learning, self._settings.learning_rate, fused=True)
+        )
 
     def _write(self) -> None:
         kept = {name: each for name, each in self._tensors.items() if name != "lm_head.weight"}

@@ -55,6 +55,16 @@ def target_probabilities(batch: Batch, head: Tensor) -> Tensor:
     return (logits - batch.log_normalisers[:, None]).exp()
 
 
+def weights_of_places(valid: Tensor, decay: float) -> Tensor:
+    """How much each token counts: position k of a block `exp(-(k - 1) / decay)` where valid.
+
+    Args:
+        valid: `[anchors, block]`, which tokens there are.
+        decay: how many positions later a token counts 1/e of the first.
+    """
+    return valid * torch.exp(-torch.arange(valid.shape[1], device=valid.device) / decay)
+
+
 def loss_terms(
     drafted: Drafted, probabilities: Tensor, labels: Tensor, valid: Tensor, decay: float
 ) -> Terms:
@@ -69,10 +79,9 @@ def loss_terms(
         labels: `[anchors, block]`, the target's tokens as places in the drafter's vocabulary; -1
             for others, which no logit can make likelier and which cross-entropy leaves out.
         valid: `[anchors, block]`, which tokens there are.
-        decay: position k of a block weighs `exp(-(k - 1) / decay)`.
+        decay: see `weights_of_places`.
     """
-    places = torch.arange(valid.shape[1], device=valid.device)
-    weights = valid * torch.exp(-places / decay)
+    weights = weights_of_places(valid, decay)
     log_drafter = drafted.logits.log_softmax(-1)
     rest = (1 - probabilities.sum(-1)).clamp_min(0)
     distance = (log_drafter.exp() - probabilities).abs().sum(-1) + rest

@@ -13,6 +13,7 @@ from torch.nn import functional
 from dspark.checkpoint import Checkpoint
 from dspark.drafters import DSparkDrafter
 from dspark.errors import MissingTensor, WrongShape
+from dspark.linear import FloatLinear
 from dspark.target import Target
 from dspark.training.packing import Batch, PackedAttention
 
@@ -54,6 +55,26 @@ class Drafted(NamedTuple):
     confidence_logits: Tensor
 
 
+class Blocks(NamedTuple):
+    """The same before it is spread over the vocabulary; rows are tokens, block after block.
+
+    The logits are `hidden @ head.T + corrections @ spread.T`.
+
+    Attributes:
+        hidden: `[anchors × block, hidden]`.
+        corrections: `[anchors × block, rank]`, of the sequential stage.
+        head: `[drafted vocabulary, hidden]`.
+        spread: `[drafted vocabulary, rank]`.
+        confidence_logits: `[anchors, block]` float32.
+    """
+
+    hidden: Tensor
+    corrections: Tensor
+    head: Tensor
+    spread: Tensor
+    confidence_logits: Tensor
+
+
 class TrainableDrafter(DSparkDrafter):
     """A drafter that reads all of its contexts at once instead of from a cache.
 
@@ -73,6 +94,13 @@ class TrainableDrafter(DSparkDrafter):
 
     def teacher_forced(self, batch: Batch) -> Drafted:
         """Both stages, every block given its true tokens as the ones before."""
+        blocks = self.blocks(batch)
+        logits = (blocks.hidden @ blocks.head.T).float()
+        logits = logits + (blocks.corrections @ blocks.spread.T).float()
+        return Drafted(logits.view(*batch.valid.shape, -1), blocks.confidence_logits)
+
+    def blocks(self, batch: Batch) -> Blocks:
+        """What `teacher_forced` makes logits of."""
         attention = PackedAttention(
             batch, *self.context(batch.taps.to(self._target.dtype), batch.context_positions)
         )
@@ -81,15 +109,20 @@ class TrainableDrafter(DSparkDrafter):
         places = torch.arange(self.block_size, device=token_ids.device)
         positions = batch.anchor_positions[:, None] + places
         hidden = self.block(token_ids.flatten(), positions.flatten(), attention)
-        hidden = hidden.view(*token_ids.shape, -1)
-        base = self.base_logits(hidden)
         before = functional.embedding(batch.tokens[:, :-1], self._previous).to(hidden.dtype)
-        state = self.head.start(len(hidden))
-        logits, confidences = [], []
+        by_place = hidden.view(*token_ids.shape, -1).unbind(1)
+        state = self.head.start(len(token_ids))
+        corrections = []
+        for here, previous in zip(by_place, before.unbind(1), strict=True):
+            correction, state = self.head.correction(here, previous, state)
+            corrections.append(correction)
         assert self._confidence is not None
-        for position in range(self.block_size):
-            here, previous = hidden[:, position], before[:, position]
-            bias, state = self.head(here, previous, state)
-            logits.append(base[:, position] + bias.float())
-            confidences.append(self._confidence(here, previous))
-        return Drafted(torch.stack(logits, 1), torch.stack(confidences, 1))
+        confidences = self._confidence(hidden, before.flatten(0, 1))
+        assert isinstance(self._head, FloatLinear)
+        return Blocks(
+            hidden,
+            torch.stack(corrections, 1).flatten(0, 1),
+            self._head.weight,
+            self.head.spread,
+            confidences.view(token_ids.shape),
+        )

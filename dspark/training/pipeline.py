@@ -58,7 +58,7 @@ class Plan:
     device: str = "cpu"
     dtype: str = "float32"
     threads: int = 1
-    slots: int = 16
+    slots: int = 64
     wanted_dialogues: int = 2000
     judged_dialogues: int = 100
     dialogues: DialogueSettings = field(default_factory=DialogueSettings)

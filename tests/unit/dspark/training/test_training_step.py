@@ -22,7 +22,14 @@ from dspark.training.batches import Batches
 from dspark.training.corpus import Dialogue
 from dspark.training.features import DialogueFeatures
 from dspark.training.frame import load_frame
-from dspark.training.loss import accepted_length, loss_terms, target_probabilities
+from dspark.training.fused_loss import Labels, fused_terms
+from dspark.training.loss import (
+    Terms,
+    accepted_length,
+    loss_terms,
+    target_probabilities,
+    weights_of_places,
+)
 from dspark.training.network import Drafted, TrainableDrafter
 from dspark.training.packing import Batch, pack, possible_anchors
 
@@ -281,6 +288,51 @@ def test_the_loss_is_what_its_definition_gives() -> None:
     )
     assert float(terms.loss) == pytest.approx(expected, rel=1e-5)
     assert (terms.acceptance[~valid] == 0).all()
+
+
+@pytest.mark.parametrize("head_type", ["vanilla", "gated", "rnn"])
+def test_the_fused_loss_and_its_gradients_are_autograds(
+    target: Target, write_drafter: Write, head_type: str
+) -> None:
+    folder = write_drafter({"markov_head_type": head_type})
+    frame = load_frame(target.folder, "cpu")
+    head = frame.decoder.head.weight  # type: ignore[attr-defined]
+    config = dict(read_json(folder / "config.json"))
+    batch = pack([part(target, 5), part(target, 6)], BLOCK)
+    place = torch.arange(target.vocab_size)
+    place[::3] = -1  # as if the drafter could not say these
+    labels = place[batch.tokens[:, 1:]]
+    probabilities = target_probabilities(batch, head) * 0.9
+
+    def gradients(fused: bool) -> tuple[Tensor, Terms, dict[str, Tensor]]:
+        tensors = {
+            name: tensor.clone().requires_grad_()
+            for name, tensor in load_file(folder / "model.safetensors").items()
+        }
+        drafter = TrainableDrafter(config, tensors, frame)
+        if fused:
+            weights = weights_of_places(batch.valid, 4.0).flatten()
+            predicting = batch.predicting.flatten()
+            told = Labels(probabilities, predicting, labels.flatten(), weights)
+            loss, terms = fused_terms(drafter.blocks(batch), told)
+        else:
+            drafted = drafter.teacher_forced(batch)
+            terms = loss_terms(
+                drafted, probabilities[batch.predicting], labels, batch.valid, decay=4.0
+            )
+            loss = terms.loss
+        loss.backward()  # type: ignore[no-untyped-call]
+        found = {name: each.grad for name, each in tensors.items() if each.grad is not None}
+        return loss.detach(), terms, found
+
+    loss, terms, expected = gradients(fused=False)
+    fused_loss, fused_terms_, found = gradients(fused=True)
+    torch.testing.assert_close(fused_loss, loss)
+    for ours, reference in zip(fused_terms_, terms, strict=True):
+        torch.testing.assert_close(ours, reference.detach())
+    assert found.keys() == expected.keys() and len(found) > 10
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
 
 
 def test_accepted_length_counts_whole_prefixes_and_the_bonus() -> None:
