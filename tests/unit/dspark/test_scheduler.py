@@ -113,7 +113,9 @@ def test_candidates_come_by_priority_then_by_survival_and_each_sequences_in_orde
     keys = [(step.priorities[index], -survives) for index, survives in walk]
     assert keys == sorted(keys)
     for index, block in enumerate(batch):
-        assert [survives for other, survives in walk if other == index] == list(survival(Draft(block)))
+        assert [survives for other, survives in walk if other == index] == list(
+            survival(Draft(block))
+        )
 
 
 @given(policies, batches, costs)
