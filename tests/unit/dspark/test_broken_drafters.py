@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from dspark import Engine, SamplingParams, Target
 from dspark.drafters import Anchor, Draft
 from dspark.soundness import sound_part
+from dspark.tree import TreeShape
 
 VOCAB = 64
 BLOCK = 3
@@ -90,6 +91,21 @@ SAMPLED_BREAKS: dict[str, Break] = {
     "distribution of nothing": each(distributions=(torch.zeros(VOCAB),) * BLOCK),
     "distribution below 0": each(
         distributions=(torch.cat((torch.tensor([-1.0]), torch.ones(VOCAB - 1) * 2 / 63)),) * BLOCK
+    ),
+}
+
+
+TREE = TreeShape((-1, -1, 0))
+TREE_BREAKS: dict[str, Break] = {
+    "tree too small": each(tree=TreeShape((-1, 0))),
+    "tree too large": each(tree=TreeShape((-1, 0, 1, 2))),
+    "evidence too short": each(tree=TREE, evidence=("a",)),
+    "token beyond the vocabulary in a tree": each(tree=TREE, tokens=(4, VOCAB, 5)),
+}
+BREAKS |= TREE_BREAKS
+SAMPLED_BREAKS |= {
+    "distribution nan in a tree": each(
+        tree=TREE, distributions=(uniform(), torch.full((VOCAB,), NAN), uniform())
     ),
 }
 

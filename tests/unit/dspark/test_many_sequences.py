@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dspark import (
-    DSparkDrafter,
+    Drafter,
     Engine,
     Generation,
     Priority,
@@ -23,6 +23,7 @@ from dspark import (
 from dspark.kv_cache import TILE
 from tests.unit.dspark.conftest import WatchedTarget
 from tests.unit.dspark.memory import tensor_bytes
+from tests.unit.dspark.rivals import RIVALS, TREES, rival
 
 SEQUENCES = 64
 CONTEXT = 128
@@ -74,13 +75,22 @@ def clients(seed: int, temperatures: Sequence[float] = (0.0,)) -> list[Client]:
     return [client(number) for number in range(SEQUENCES)]
 
 
-@pytest.fixture(params=["plain", "drafted"])
+@pytest.fixture(params=["plain", "dspark"])
 def engine_parts(
     request: pytest.FixtureRequest, tiny_folder: Path, write_drafter: Write
-) -> tuple[Target, DSparkDrafter | None]:
+) -> tuple[Target, Drafter | None]:
     """In int8, where what shares a step changes not a bit."""
     target = load_target(tiny_folder, dtype="int8")
-    return target, load_drafter(write_drafter(), target) if request.param == "drafted" else None
+    return target, load_drafter(write_drafter(), target) if request.param == "dspark" else None
+
+
+@pytest.fixture(params=[(each, shape) for each in RIVALS for shape in TREES], ids="-".join)
+def rival_parts(
+    request: pytest.FixtureRequest, tiny_folder: Path, tmp_path: Path
+) -> tuple[Target, Drafter]:
+    name, shape = request.param
+    target = load_target(tiny_folder, dtype="int8")
+    return target, rival(name, target, tmp_path, TREES[shape])
 
 
 async def serve(engine: Engine, everyone: Sequence[Client]) -> list[tuple[Tokens, Generation]]:
@@ -115,11 +125,18 @@ async def serve(engine: Engine, everyone: Sequence[Client]) -> list[tuple[Tokens
 
 @pytest.mark.parametrize("slots", [6, SEQUENCES])
 def test_each_of_sixty_four_gets_what_it_gets_alone(
-    slots: int, engine_parts: tuple[Target, DSparkDrafter | None]
+    slots: int, engine_parts: tuple[Target, Drafter | None]
 ) -> None:
-    target, drafter = engine_parts
+    check_each_gets_what_it_gets_alone(SEQUENCES, slots, *engine_parts)
+
+
+def test_so_it_is_whatever_drafts(rival_parts: tuple[Target, Drafter]) -> None:
+    check_each_gets_what_it_gets_alone(24, 6, *rival_parts)
+
+
+def check_each_gets_what_it_gets_alone(slots: int, target: Target, drafter: Drafter | None) -> None:
     # With drafts it is how much is drafted that decides which random numbers a token gets.
-    everyone = clients(seed=slots, temperatures=(0.0,) if drafter else (0.0, 1.0))
+    everyone = clients(seed=slots, temperatures=(0.0,) if drafter else (0.0, 1.0))[:sequences]
     with Engine(target, drafter, slots=1, context_tokens=CONTEXT) as alone:
         expected = [alone.generate(each.prompt, each.params).token_ids for each in everyone]
     with Engine(
@@ -138,7 +155,7 @@ def test_each_of_sixty_four_gets_what_it_gets_alone(
 
 
 def test_keys_and_values_take_what_they_took_at_the_start(
-    engine_parts: tuple[Target, DSparkDrafter | None],
+    engine_parts: tuple[Target, Drafter | None],
 ) -> None:
     target, drafter = engine_parts
     slots = 6
