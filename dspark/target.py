@@ -221,6 +221,13 @@ def load_model(
     return Target(checkpoint.folder, decoder, threads)
 
 
+def head_weight(target: Target) -> Tensor:
+    """The head's weight `[vocab, hidden]` as the checkpoint has it, whatever is computed with."""
+    config = target.decoder.config
+    name = "model.embed_tokens.weight" if config.tied_embeddings else "lm_head.weight"
+    return Checkpoint(target.folder).tensor(name, (config.vocab_size, config.hidden_size))
+
+
 def _token_ids(value: object) -> set[int]:
     if isinstance(value, int):
         return {value}

@@ -25,7 +25,8 @@ from dspark.drafters.heads import ConfidenceHead, sequential_head
 from dspark.drafters.protocol import Anchor, Draft
 from dspark.errors import DrafterMismatch, UnsupportedArchitecture
 from dspark.kv_cache import KvCache
-from dspark.target import Target
+from dspark.linear import Linear, linear
+from dspark.target import Target, head_weight
 from dspark.tree import TreeShape
 
 ARCHITECTURE = "Qwen3DSparkModel"
@@ -45,9 +46,10 @@ class DSparkDrafter:
     """Drafts for one target, whose embedding and head it shares.
 
     A drafter may draft from a part of the vocabulary: `draft_vocab_size` in its configuration, and
-    in its weights `d2t [draft_vocab_size]`, the target's ids of those tokens, with `lm_head` and
-    `markov_w2` for them alone. The head is most of a small drafter's work. Other tokens then
-    have probability 0 in the draft, which leaves verification as lossless as it was.
+    in its weights `d2t [draft_vocab_size]`, the target's ids of those tokens, with `markov_w2` and,
+    unless those rows of the target's are to be taken, `lm_head` for them alone. The head is most
+    of a small drafter's work. Other tokens then have probability 0 in the draft, which leaves
+    verification as lossless as it was.
 
     Attributes:
         block_size: how many tokens it proposes.
@@ -97,7 +99,7 @@ class DSparkDrafter:
         self._head = (
             self._target.head
             if self._vocabulary is None
-            else weights.linear(["lm_head"], [drafted], hidden)
+            else _partial_head(weights, target, self._vocabulary)
         )
         self.head = sequential_head(kind, weights, drafted, hidden, rank)
         self._confidence = None
@@ -346,6 +348,15 @@ def _vocabulary(checkpoint: Checkpoint, vocab: int, weights: Weights) -> Tensor 
             "load the two that belong together"
         )
     return ids
+
+
+def _partial_head(weights: Weights, target: Target, vocabulary: Tensor) -> Linear:
+    """The head of a part of the vocabulary: the drafter's, or else those rows of the target's."""
+    shape = (len(vocabulary), target.decoder.config.hidden_size)
+    if "lm_head.weight" in weights.checkpoint:
+        return weights.linear(["lm_head"], shape[:1], shape[1])
+    rows = head_weight(target).to(weights.device, weights.precision.activations)[vocabulary]
+    return linear(rows, None, weights.precision.layers)
 
 
 def _integer(config: Mapping[str, object], key: str) -> int:

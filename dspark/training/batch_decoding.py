@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dspark.device_sampling import Kind, distributions, kind_for, settings_row
+from dspark.errors import PromptTooLong
 from dspark.kv_cache import KvCache, padded
 from dspark.linear import FloatLinear, Int8Linear
 from dspark.sampling import SamplingParams
@@ -67,7 +68,7 @@ class BatchDecoder:
     """A target that answers as many questions at a time as it has rows.
 
     Args:
-        target: in bfloat16 or float32.
+        target: in any precision; see `fastest_in_batches`.
         rows: how many.
         context_tokens: how long a prompt and its answer may become together.
         common: tokens that many prompts begin with; computed once.
@@ -79,6 +80,7 @@ class BatchDecoder:
         self._target = target
         self._decoder = target.decoder
         self._rows = rows
+        self._context_tokens = context_tokens
         self._cache = target.new_cache(rows + 1, context_tokens)  # the last holds what is common
         self._common = tuple(common)
         self._stops = target.stop_token_ids
@@ -91,7 +93,11 @@ class BatchDecoder:
 
     @torch.inference_mode()
     def hold(self, interviews: Iterable[Interview[Result]]) -> Iterator[Result]:
-        """Hold interviews, several at once, and yield their results in their order."""
+        """Hold interviews, several at once, and yield their results in their order.
+
+        Raises:
+            PromptTooLong: a prompt leaves no room for its answer.
+        """
         waiting = enumerate(interviews)
         active: dict[int, _Row[Result]] = {}
         results: dict[int, Result] = {}
@@ -139,7 +145,12 @@ class BatchDecoder:
         """Compute all of the prompts but their last tokens."""
         spans = []
         for row in rows:
-            prompt = row.question.prompt
+            prompt, params = row.question
+            if len(prompt) + params.max_new_tokens > self._context_tokens:
+                raise PromptTooLong(
+                    f"a prompt of {len(prompt)} tokens and an answer of {params.max_new_tokens} do "
+                    f"not fit into {self._context_tokens}: shorten one of them"
+                )
             self._history[row.index] = prompt[0]
             self._history[row.index, : len(prompt)] = torch.tensor(prompt)
             known = len(self._common)
@@ -177,6 +188,12 @@ class BatchDecoder:
         found = logits.gather(1, said)
         factor = factors[:, None]
         logits.scatter_(1, said, torch.where(found > 0, found / factor, found * factor))
+
+
+def fastest_in_batches(device: str) -> str:
+    """The precision in which many rows at once are computed fastest on this device and machine."""
+    native = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return "bfloat16" if torch.device(device).type != "cpu" or native else "int8"
 
 
 class _OneTokenAttention:

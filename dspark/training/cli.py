@@ -44,7 +44,7 @@ def train(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     dtype: Annotated[
         str | None,
-        typer.Option(help="In which the target answers: int8 on the CPU, bfloat16 on a GPU."),
+        typer.Option(help="In which the target answers; bfloat16 where it is fast, else int8."),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads.")] = 1,
     seed: Annotated[int, typer.Option(help="Everything follows from it.")] = 0,
@@ -82,7 +82,7 @@ def train(
     max_new_tokens: Annotated[int, typer.Option(min=1, rich_help_panel=_DIALOGUES)] = 128,
     slots: Annotated[
         int, typer.Option(min=1, help="Dialogues at a time.", rich_help_panel=_DIALOGUES)
-    ] = 16,
+    ] = 64,
     layers: Annotated[int, typer.Option(min=1, rich_help_panel=_DRAFTER)] = 2,
     block: Annotated[
         int, typer.Option(min=1, help="Tokens a draft.", rich_help_panel=_DRAFTER)
@@ -129,6 +129,7 @@ def train(
     with complaints():
         chosen = _chosen(stages or STAGES)
         source = find_target(target)
+        from dspark.training.batch_decoding import fastest_in_batches
         from dspark.training.dialogues import DialogueSettings
         from dspark.training.fit import FitSettings
         from dspark.training.pipeline import Pipeline, Plan
@@ -138,7 +139,7 @@ def train(
             folder=out,
             target=source,
             device=device,
-            dtype=dtype or ("int8" if device == "cpu" else "bfloat16"),
+            dtype=dtype or fastest_in_batches(device),
             threads=threads,
             slots=slots,
             wanted_dialogues=dialogues,

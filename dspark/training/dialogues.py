@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from itertools import takewhile
 from random import Random
 
-from dspark.errors import InvalidRequest, PromptTooLong
+from dspark.errors import InvalidRequest
 from dspark.sampling import SamplingParams
 from dspark.target import Target
 from dspark.tokenizer import Tokenizer
@@ -102,12 +102,7 @@ def extend_dialogues(
     on_progress(len(corpus), wanted)
     if len(corpus) >= wanted:
         return
-    context = _longest_dialogue(target.tokenizer, settings)
-    if context > target.context_tokens:
-        raise PromptTooLong(
-            f"instructions, request and answer may come to {context} tokens, and the model was "
-            f"made for {target.context_tokens}: shorten one of them"
-        )
+    context = min(_longest_dialogue(target.tokenizer, settings), target.context_tokens)
     interviewer = _Interviewer(target, settings)
     decoder = BatchDecoder(target, slots, context, interviewer.user_header)
     for dialogue in decoder.hold(map(interviewer.hold, range(len(corpus), wanted))):

@@ -216,7 +216,11 @@ class Fit:
         self.drafter_folder.mkdir(parents=True, exist_ok=True)
         with replacing(self.drafter_folder / "config.json") as unfinished:
             unfinished.write_text(json.dumps(self.config, indent=2), encoding="utf-8")
-        tensors = {name: each.detach().cpu().contiguous() for name, each in self._tensors.items()}
+        tensors = {
+            name: _compact(each.detach().cpu()).contiguous()
+            for name, each in self._tensors.items()
+            if name != "lm_head.weight"
+        }
         with replacing(self.drafter_folder / "model.safetensors") as unfinished:
             save_file(tensors, unfinished, metadata={"format": "pt"})
 
@@ -305,3 +309,8 @@ class Fit:
         for name in (FILE_NAME, REPORT, DIAGRAM):  # they were of other weights
             (self.drafter_folder / name).unlink(missing_ok=True)
         self.export()
+
+
+def _compact(tensor: Tensor) -> Tensor:
+    """As released drafters are stored: numbers in bfloat16."""
+    return tensor.bfloat16() if tensor.is_floating_point() else tensor

@@ -108,7 +108,7 @@ def test_the_checkpoint_leaves_out_what_the_target_has(trained: dict[str, Pipeli
     folder = trained["llama"].drafter_folder
     names = set(load_file(folder / "model.safetensors"))
     assert "embed_tokens.weight" not in names
-    assert {"d2t", "lm_head.weight"} <= names  # of the reduced vocabulary
+    assert "d2t" in names and "lm_head.weight" not in names  # those rows are the target's
     assert {each.name for each in folder.iterdir()} == {
         "config.json",
         "model.safetensors",
