@@ -134,7 +134,9 @@ def test_so_it_is_whatever_drafts(rival_parts: tuple[Target, Drafter]) -> None:
     check_each_gets_what_it_gets_alone(24, 6, *rival_parts)
 
 
-def check_each_gets_what_it_gets_alone(slots: int, target: Target, drafter: Drafter | None) -> None:
+def check_each_gets_what_it_gets_alone(
+    sequences: int, slots: int, target: Target, drafter: Drafter | None
+) -> None:
     # With drafts it is how much is drafted that decides which random numbers a token gets.
     everyone = clients(seed=slots, temperatures=(0.0,) if drafter else (0.0, 1.0))[:sequences]
     with Engine(target, drafter, slots=1, context_tokens=CONTEXT) as alone:
