@@ -46,6 +46,7 @@ _SECONDS_PER_TIMESTAMP = 0.02
 _TOKENS_PER_SECOND = 7
 _SPARE_TOKENS = 8
 _MOST_TOKENS = 224
+_HINT_TOKENS = 48
 
 # The text may end this long before the sound does, or longer if only quiet follows; otherwise
 # the decoder has skipped something and is sent back there.
@@ -56,6 +57,14 @@ _LEAST_HEADWAY_S = 1.0
 # Below this level in every 30 ms there is nothing to hear: a muted microphone.
 _SILENCE_DBFS = -65.0
 _LEVEL_FRAME = 480
+
+
+@dataclass(frozen=True, slots=True)
+class TimedText:
+    """A piece of a transcript that ends `end_s` after the sound's beginning, at a boundary."""
+
+    text: str
+    end_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +85,18 @@ class Transcript:
     """Bytes of text per compressed byte; high values mean repetition."""
     decodes: int
     """How often the network was run; more than the number of pieces means a guard tripped."""
+    segments: tuple[TimedText, ...] = ()
+    """The text in pieces, up to the first whose end the network did not tell."""
 
 
 class Transcriber(Protocol):
     """Turns the sound of one utterance into text; blocks, so call it on a worker thread."""
 
-    def transcribe(self, samples: Samples) -> Transcript:
-        """Transcribe mono samples at 16 kHz, any length."""
+    def transcribe(self, samples: Samples, after: str = "") -> Transcript:
+        """Transcribe mono samples at 16 kHz, any length.
+
+        `after`: what the speaker had said just before them, as a hint.
+        """
         ...
 
     def warm_up(self) -> None:
@@ -132,34 +146,42 @@ class Whisper:
         # sound from text about the padding behind it.
         self._prompt = list(self._tokenizer.sot_sequence)
 
-    def transcribe(self, samples: Samples) -> Transcript:
-        """Transcribe mono samples at 16 kHz, any length."""
+    def transcribe(self, samples: Samples, after: str = "") -> Transcript:
+        """Transcribe mono samples at 16 kHz, any length.
+
+        `after`: what the speaker had said just before them, as a hint.
+        """
         pieces: list[Transcript] = []
+        starts_s: list[float] = []
         position = 0
         while position < len(samples) or not pieces:
             window = samples[position : position + LONGEST_WINDOW_S * SAMPLE_RATE_HZ]
-            piece, covered = self._transcribe_window(window)
+            piece, covered = self._transcribe_window(window, after if not position else "")
             pieces.append(piece)
+            starts_s.append(position / SAMPLE_RATE_HZ)
             is_last = position + len(window) == len(samples)
             if is_last and not _goes_on(window, covered):
                 break
             position += covered
-        return pieces[0] if len(pieces) == 1 else _joined(pieces, len(samples) / SAMPLE_RATE_HZ)
+        if len(pieces) == 1:
+            return pieces[0]
+        return _joined(pieces, starts_s, len(samples) / SAMPLE_RATE_HZ)
 
     def warm_up(self) -> None:
         """Run every window length once."""
         noise = np.random.default_rng(0).normal(0, 0.01, SAMPLE_RATE_HZ).astype(np.float32)
         for window_s in (_SHORTEST_WINDOW_S, _SECOND_WINDOW_S, LONGEST_WINDOW_S):
-            self._decode(noise, window_s)
+            self._decode(noise, window_s, self._prompt)
 
-    def _transcribe_window(self, samples: Samples) -> tuple[Transcript, int]:
+    def _transcribe_window(self, samples: Samples, after: str) -> tuple[Transcript, int]:
         """The transcript of at most 30 s, and how many of the samples it covers."""
         seconds = len(samples) / SAMPLE_RATE_HZ
         if _loudest_dbfs(samples) < _SILENCE_DBFS:
             return Transcript("", seconds, "silence", 1.0, 0.0, 0.0, decodes=0), len(samples)
+        prompt = self._prompt_after(after)
         decodes: list[_Decode] = []
         for window_s in _windows(seconds):
-            decodes.append(self._decode(samples, window_s))
+            decodes.append(self._decode(samples, window_s, prompt))
             if not decodes[-1].suspicious or _agree(decodes):
                 break
         best = decodes[-1]
@@ -178,19 +200,26 @@ class Whisper:
             average_log_probability=best.log_probability,
             compression_ratio=compression_ratio(best.text),
             decodes=len(decodes),
+            segments=() if rejection else tuple(_timed(segments)),
         )
         return transcript, len(samples) if rejection else _covered(segments, len(samples))
 
-    def _decode(self, samples: Samples, window_s: int) -> _Decode:
+    def _prompt_after(self, text: str) -> list[int]:
+        if not text:
+            return self._prompt
+        words = self._tokenizer.encode(f" {text}")[-_HINT_TOKENS:]
+        return [self._tokenizer.sot_prev, *words, *self._prompt]
+
+    def _decode(self, samples: Samples, window_s: int, prompt: list[int]) -> _Decode:
         seconds = len(samples) / SAMPLE_RATE_HZ
         budget = _MOST_TOKENS
         if window_s < LONGEST_WINDOW_S:
             budget = min(budget, _SPARE_TOKENS + math.ceil(_TOKENS_PER_SECOND * seconds))
         # `generate` stops at half of its max_length, which counts the prompt.
-        max_length = min(2 * (budget + len(self._prompt)), 2 * _MOST_TOKENS)
+        max_length = min(2 * (budget + len(prompt)), 2 * _MOST_TOKENS)
         result = self._network.generate(
             self._encode(samples, window_s),
-            [self._prompt],
+            [prompt],
             beam_size=1,
             max_length=max_length,
             return_scores=True,
@@ -202,7 +231,7 @@ class Whisper:
             no_speech_probability=result.no_speech_prob,
             # The score is a mean over the tokens; the end token counts as well.
             log_probability=result.scores[0] * len(tokens) / (len(tokens) + 1),
-            budget_spent=len(tokens) >= max_length // 2 - len(self._prompt),
+            budget_spent=len(tokens) >= max_length // 2 - len(prompt),
         )
 
     def _encode(self, samples: Samples, window_s: int) -> ctranslate2.StorageView:
@@ -282,6 +311,13 @@ def _text(segments: Sequence[_Segment]) -> str:
     return " ".join(segment.text for segment in segments)
 
 
+def _timed(segments: Sequence[_Segment]) -> Iterator[TimedText]:
+    for segment in segments:
+        if segment.end_s is None:
+            return
+        yield TimedText(segment.text, segment.end_s)
+
+
 def _agree(decodes: Sequence[_Decode]) -> bool:
     """Whether two windows gave the same words: then a repetition is the speaker's own."""
     return (
@@ -331,7 +367,9 @@ def _goes_on(samples: Samples, covered: int) -> bool:
     )
 
 
-def _joined(pieces: Sequence[Transcript], audio_seconds: float) -> Transcript:
+def _joined(
+    pieces: Sequence[Transcript], starts_s: Sequence[float], audio_seconds: float
+) -> Transcript:
     """One transcript of consecutive windows; a rejected window is left out if another has text."""
     heard = [piece for piece in pieces if piece.rejection is None]
     telling = heard or pieces
@@ -346,4 +384,15 @@ def _joined(pieces: Sequence[Transcript], audio_seconds: float) -> Transcript:
         ),
         compression_ratio=max(piece.compression_ratio for piece in telling),
         decodes=sum(piece.decodes for piece in pieces),
+        segments=tuple(_joined_segments(pieces, starts_s)),
     )
+
+
+def _joined_segments(
+    pieces: Sequence[Transcript], starts_s: Sequence[float]
+) -> Iterator[TimedText]:
+    for piece, start_s in zip(pieces, starts_s, strict=True):
+        for segment in piece.segments:
+            yield TimedText(segment.text, start_s + segment.end_s)
+        if " ".join(segment.text for segment in piece.segments) != piece.text:
+            return  # what follows has no known beginning

@@ -1,0 +1,160 @@
+"""The words of an utterance while it is being spoken: attempts at them, and what they agree on.
+
+A pure machine like its parts: it is told of windows of sound and of results, and says what to
+recognise next. It knows when no further attempt is needed: when the last one has heard the end of
+the speech. In long speech it leaves the sound of old, settled words behind, so that an attempt
+costs the same after a minute as after ten seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from audio.agreement import StablePrefix
+from audio.cadence import FIRST_COST_S, PartialCadence, covers
+from audio.vad import SAMPLE_RATE_HZ
+
+TAIL_MS = 250
+"""Sound kept behind the last voiced sample: soft endings of words."""
+
+# Windows up to 20 s are cheap (docs/recognition.md); words this far behind the speaker are settled.
+_LONGEST_S = 16
+_LONGEST_UNSETTLED_S = 24
+_SETTLED_S = 3
+
+Kind = Literal["partial", "pause", "final"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A wish to have the samples `[start_sample, end_sample)` recognised."""
+
+    number: int
+    start_sample: int
+    end_sample: int
+    kind: Kind
+    after: str
+    """What was said before them, whose sound is left behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Words that end at `end_sample`, where the recogniser heard a boundary."""
+
+    text: str
+    end_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """What an attempt made of the whole utterance up to its end."""
+
+    attempt: Attempt
+    text: str
+
+
+class StreamingUtterance:
+    """One utterance from its first window on.
+
+    At most one attempt for a mere partial is on its way at a time; none waits behind another.
+    Results may be late, come in any order, or never: only the newest counts.
+    """
+
+    def __init__(self, start_sample: int, now: float, cost_s: float = FIRST_COST_S) -> None:
+        self.newest: Hypothesis | None = None
+        """What the attempt that heard most made of the utterance."""
+        self._agreement = StablePrefix()
+        self._cadence = PartialCadence(now, cost_s)
+        self._on_its_way: dict[int, tuple[Attempt, float]] = {}
+        self._attempts = 0
+        self._start_sample = start_sample
+        self._after = ""
+
+    @property
+    def cost_s(self) -> float:
+        """What an attempt takes here and now."""
+        return self._cadence.cost_s
+
+    @property
+    def stable(self) -> str:
+        """The words on which two attempts in a row agreed."""
+        return self._agreement.text
+
+    @property
+    def tentative(self) -> str:
+        """The words of the newest attempt behind the stable ones."""
+        words = self.newest.text.split() if self.newest is not None else []
+        return " ".join(words[self._agreement.words :])
+
+    def hear(
+        self, now: float, end_sample: int, last_voiced_sample: int, probability: float
+    ) -> Attempt | None:
+        """Take the next window of sound; return what should be recognised now."""
+        busy = bool(self._on_its_way)
+        kind = self._cadence.feed(now, end_sample, last_voiced_sample, probability, busy=busy)
+        return self.ask(kind, now, end_sample, last_voiced_sample) if kind is not None else None
+
+    def ask(self, kind: Kind, now: float, end_sample: int, last_voiced_sample: int) -> Attempt:
+        """Return an attempt at everything so far."""
+        self._attempts += 1
+        cursor = min(end_sample, last_voiced_sample + TAIL_MS * SAMPLE_RATE_HZ // 1000)
+        attempt = Attempt(self._attempts, self._start_sample, cursor, kind, self._after)
+        self._on_its_way[attempt.number] = attempt, now
+        self._cadence.asked(now, cursor)
+        return attempt
+
+    def awaits(self, number: int) -> bool:
+        """Whether the result of this attempt still matters."""
+        return number in self._on_its_way
+
+    def on_result(self, number: int, text: str, segments: Sequence[Segment], now: float) -> Attempt:
+        """Take the result of an attempt that is awaited, and return it.
+
+        Those before it are overtaken.
+        """
+        attempt, asked_s = self._on_its_way[number]
+        self._on_its_way = {n: each for n, each in self._on_its_way.items() if n > number}
+        self._cadence.took(now - asked_s)
+        self.newest = Hypothesis(attempt, f"{attempt.after} {text}".strip())
+        self._agreement.feed(self.newest.text)
+        self._leave_behind(attempt, segments)
+        return attempt
+
+    def on_failure(self, number: int) -> None:
+        """Take note that an attempt that is awaited has no result."""
+        del self._on_its_way[number]
+
+    def words(self, last_voiced_sample: int) -> Hypothesis | None:
+        """Return the words of the speech up to `last_voiced_sample` if an attempt heard them all.
+
+        One that heard none does not count: it may have been too early.
+        """
+        newest = self.newest
+        if newest is None or not newest.text:
+            return None
+        return newest if covers(newest.attempt.end_sample, last_voiced_sample) else None
+
+    def coming(self, last_voiced_sample: int) -> Attempt | None:
+        """Return an attempt on its way that hears all of the speech up to `last_voiced_sample`."""
+        for attempt, _ in self._on_its_way.values():
+            if covers(attempt.end_sample, last_voiced_sample):
+                return attempt
+        return None
+
+    def _leave_behind(self, attempt: Attempt, segments: Sequence[Segment]) -> None:
+        """Let the next attempts begin after old words, once the sound is long enough."""
+        seconds = (attempt.end_sample - attempt.start_sample) / SAMPLE_RATE_HZ
+        if seconds <= _LONGEST_S or attempt.start_sample != self._start_sample:
+            return
+        latest = attempt.end_sample - _SETTLED_S * SAMPLE_RATE_HZ
+        after, chosen = attempt.after, None
+        for segment in segments:
+            after = f"{after} {segment.text}".strip()
+            settled = self._agreement.holds(after)
+            if segment.end_sample > latest or not (settled or seconds > _LONGEST_UNSETTLED_S):
+                break
+            chosen = segment.end_sample, after
+        if chosen is not None and chosen[0] > self._start_sample:
+            self._start_sample, self._after = chosen

@@ -1,0 +1,127 @@
+"""An utterance as it is being spoken: which attempts count, and what is left behind."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audio.streaming import Attempt, Segment, StreamingUtterance
+from audio.vad import SAMPLE_RATE_HZ
+
+RATE = SAMPLE_RATE_HZ
+WORD_S = 0.5
+"""The speaker says a word in half a second, and makes a sentence of ten."""
+
+
+def spoken(until_s: float) -> list[str]:
+    return [f"w{index}" for index in range(int(until_s / WORD_S))]
+
+
+def heard(attempt: Attempt) -> tuple[str, list[Segment]]:
+    """What a perfect recogniser makes of an attempt: whole words, a segment for each sentence."""
+    first = round(attempt.start_sample / RATE / WORD_S)
+    words = spoken(attempt.end_sample / RATE)[first:]
+    segments = []
+    for start in range(0, len(words), 10):
+        sentence = words[start : start + 10]
+        end_s = (first + start + len(sentence)) * WORD_S
+        segments.append(Segment(" ".join(sentence), round(end_s * RATE)))
+    return " ".join(words), segments
+
+
+def ask(utterance: StreamingUtterance, end_s: float) -> Attempt:
+    return utterance.ask("partial", end_s, round(end_s * RATE), round(end_s * RATE))
+
+
+def speak(utterance: StreamingUtterance, until_s: float, every_s: float = 1.0) -> list[Attempt]:
+    attempts = []
+    for step in range(1, round(until_s / every_s) + 1):
+        attempt = ask(utterance, step * every_s)
+        utterance.on_result(attempt.number, *heard(attempt), step * every_s)
+        attempts.append(attempt)
+    return attempts
+
+
+def test_words_that_two_attempts_agree_on_are_stable_and_the_rest_is_tentative() -> None:
+    utterance = StreamingUtterance(0, 0.0)
+    speak(utterance, 3.0)
+    assert utterance.stable.split() == spoken(2.0)
+    assert utterance.tentative == "w4 w5"
+
+
+def test_a_minute_is_known_whole_and_costs_no_more_than_its_last_seconds() -> None:
+    utterance = StreamingUtterance(0, 0.0)
+    attempts = speak(utterance, 60.0)
+    assert utterance.newest is not None
+    assert utterance.newest.text.split() == spoken(60.0)
+    longest_s = max(a.end_sample - a.start_sample for a in attempts) / RATE
+    assert longest_s <= 20
+    assert attempts[-1].after.split() == spoken(attempts[-1].start_sample / RATE)
+
+
+def test_nothing_is_left_behind_in_short_speech() -> None:
+    attempts = speak(StreamingUtterance(0, 0.0), 15.0)
+    assert {attempt.start_sample for attempt in attempts} == {0}
+
+
+def test_words_that_change_from_attempt_to_attempt_are_left_behind_in_time() -> None:
+    """The recogniser's window must not grow for ever because it cannot make up its mind."""
+    utterance = StreamingUtterance(0, 0.0)
+    longest_s = 0.0
+    for second in range(1, 91):
+        attempt = ask(utterance, second)
+        longest_s = max(longest_s, (attempt.end_sample - attempt.start_sample) / RATE)
+        _, segments = heard(attempt)
+        unsure = [Segment(f"{segment.text} {second}", segment.end_sample) for segment in segments]
+        utterance.on_result(attempt.number, " ".join(s.text for s in unsure), unsure, second)
+    assert longest_s <= 30
+
+
+def test_the_words_count_once_an_attempt_has_heard_the_end() -> None:
+    utterance = StreamingUtterance(0, 0.0)
+    early, late = ask(utterance, 2.0), ask(utterance, 3.0)
+    utterance.on_result(early.number, *heard(early), 3.1)
+    assert utterance.words(3 * RATE) is None
+    assert utterance.coming(3 * RATE) is late
+    utterance.on_result(late.number, *heard(late), 3.2)
+    known = utterance.words(3 * RATE)
+    assert known is not None and known.text.split() == spoken(3.0)
+
+
+def test_an_attempt_without_words_does_not_settle_that_there_are_none() -> None:
+    utterance = StreamingUtterance(0, 0.0)
+    attempt = ask(utterance, 0.4)
+    utterance.on_result(attempt.number, "", [], 0.5)
+    assert utterance.words(attempt.end_sample) is None
+
+
+def test_a_failed_attempt_is_waited_for_no_more() -> None:
+    utterance = StreamingUtterance(0, 0.0)
+    attempt = ask(utterance, 1.0)
+    utterance.on_failure(attempt.number)
+    assert not utterance.awaits(attempt.number)
+    assert utterance.coming(attempt.end_sample) is None
+
+
+@given(st.permutations(range(6)), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
+def test_whatever_comes_when_the_newest_that_came_counts(
+    order: list[int], lost: set[int], failing: set[int]
+) -> None:
+    utterance = StreamingUtterance(0, 0.0)
+    attempts = [ask(utterance, 1.0 + index) for index in range(6)]
+    newest = -1
+    stable = ""
+    for index in order:
+        attempt = attempts[index]
+        assert utterance.awaits(attempt.number) == (index > newest)
+        if index in lost or index < newest:
+            continue
+        if index in failing:
+            utterance.on_failure(attempt.number)
+            continue
+        utterance.on_result(attempt.number, *heard(attempt), 10.0)
+        newest = index
+        assert utterance.newest is not None and utterance.newest.attempt is attempt
+        assert utterance.stable.startswith(stable)
+        stable = utterance.stable
+        assert f"{stable} {utterance.tentative}".split() == spoken(attempt.end_sample / RATE)
