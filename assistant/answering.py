@@ -11,6 +11,7 @@ from assistant.effects import (
     Generate,
     ItemTruncated,
     PlaybackCleared,
+    Prefill,
     ResponseAudio,
     ResponseFinished,
     ResponseStarted,
@@ -72,15 +73,29 @@ class Answering:
         found = self._of(generation)
         return found is not None and not (text and found[1].text_whole)
 
+    def prefill(self, stable: str) -> None:
+        """Let the model take in the prompt as far as it is known: the user has said `stable`."""
+        if self._speculation.prepared is None:
+            self._context.emit(Prefill(self._basis(CreateResponse(), stable).messages))
+
     def prepare(self, turn: Turn, said: str) -> None:
-        """Begin the answer that `turn` gets by itself if `said` was all; nothing of it leaves."""
+        """Begin the answer that `turn` gets by itself if `said` was all; nothing of it leaves.
+
+        One that is being prepared for the same words goes on.
+        """
         assert not self.active
+        if self._speculation.fits(turn.turn_id, said):
+            return
         self._speculation.give_up()
         wanted = CreateResponse()
         basis = self._basis(wanted, said)
         answer = self._new_answer(wanted)
-        self._speculation.hold(turn, answer, basis)
+        self._speculation.hold(turn, answer, basis, said)
         self._generate(answer, basis, speculative=True)
+
+    def as_prepared(self, turn_id: int, said: str) -> str:
+        """Return `said` as it was spelt when the answer to it was begun, if one was."""
+        return self._speculation.spelling(turn_id, said)
 
     def give_up_prepared(self) -> None:
         """Drop the prepared answer, if there is one."""

@@ -9,6 +9,7 @@ from assistant.events import Samples
 from assistant.items import AnswerStep, Failure, Item, Message, Response
 from assistant.settings import Settings
 from assistant.timeline import Timeline
+from audio.streaming import Kind
 
 # -- work to be done ------------------------------------------------------------------------
 
@@ -25,7 +26,7 @@ class Transcribe:
     attempt: int
     start_sample: int
     end_sample: int
-    kind: Literal["partial", "pause", "final"] = "final"
+    kind: Kind = "final"
     """`partial`: the user is speaking; `pause`: the user may have finished; `final`: has."""
     after: str = ""
 

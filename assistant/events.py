@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from assistant.items import AnswerStep, Failure, Role, Usage
 from assistant.settings import Settings
+from audio.streaming import Segment
 
 Samples = NDArray[np.float32]
 INPUT_RATE_HZ = 16_000
@@ -131,14 +132,6 @@ class AudioAnalysed:
 
 
 @dataclass(frozen=True, slots=True)
-class SpokenSegment:
-    """Words that end at `end_sample` of the input; there the recogniser heard a boundary."""
-
-    text: str
-    end_sample: int
-
-
-@dataclass(frozen=True, slots=True)
 class TranscriptReady:
     """Sound was recognised. `rejection` says why it holds no words, and `text` is empty."""
 
@@ -146,7 +139,7 @@ class TranscriptReady:
     attempt: int
     text: str
     rejection: str | None = None
-    segments: tuple[SpokenSegment, ...] = ()
+    segments: tuple[Segment, ...] = ()
     """The text in pieces, as far as the recogniser said where they end."""
 
 

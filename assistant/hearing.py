@@ -8,13 +8,11 @@ from typing import Literal
 from assistant.events import INPUT_RATE_HZ, AudioAnalysed
 from assistant.settings import TurnDetection
 from audio.endpoint import SilenceEndpointer
+from audio.streaming import TAIL_MS
 from audio.vad import SpeechGate
 
 STALL_S = 1.0
 """A microphone that sends nothing for this long has fallen silent."""
-TAIL_MS = 250
-"""Audio kept after the last voiced sample: soft endings of words."""
-
 Change = Literal["started", "paused", "resumed", "stopped"]
 """What a window of sound does to the utterance: `paused` and `resumed` alternate inside it."""
 
@@ -50,6 +48,8 @@ class Hearing:
         self._earliest_sample = 0
         self.end_sample = 0
         """The end of the audio fed so far."""
+        self.words: str | None = None
+        """What the utterance going on says, as far as it was recognised."""
         self._offset_s = 0.0
         self._last_arrival_s = 0.0
 
@@ -57,6 +57,16 @@ class Hearing:
     def speaking(self) -> bool:
         """Whether an utterance is going on."""
         return self._gate.speaking
+
+    @property
+    def paused(self) -> bool:
+        """Whether the user has been silent for long enough that this may be all."""
+        return self._paused
+
+    @property
+    def last_voiced_sample(self) -> int:
+        """Where the speech of the utterance going on ended, as far as is known."""
+        return self._gate.last_voiced_sample
 
     @property
     def start_sample(self) -> int:
@@ -87,7 +97,7 @@ class Hearing:
         self._offset_s = min(self._offset_s, offset_s)
         silence_ms = (frame.end_sample - self._gate.last_voiced_sample) * 1000 / INPUT_RATE_HZ
         too_long = frame.end_sample - self.start_sample >= self._max_samples
-        if silence_ms >= self._endpointer.silence_needed_ms(None) or too_long:
+        if silence_ms >= self._endpointer.silence_needed_ms(self.words) or too_long:
             return "stopped"
         if self._paused and silence_ms == 0:
             self._paused = False
@@ -120,4 +130,5 @@ class Hearing:
         """Let nothing before `until_sample` belong to an utterance any more."""
         self._gate.reset()
         self._paused = False
+        self.words = None
         self._earliest_sample = until_sample

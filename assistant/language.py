@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Literal, Protocol
 
 from assistant.errors import AssistantError
@@ -43,6 +44,10 @@ class Commitment:
             callback()
         self._waiting.clear()
 
+    def forget(self) -> None:
+        """Call nobody back any more."""
+        self._waiting.clear()
+
     def when_confirmed(self, callback: Callable[[], None]) -> None:
         """Call back once it is confirmed; at once if it is."""
         if self.confirmed:
@@ -58,6 +63,13 @@ class LanguageModel(Protocol):
         self, messages: Sequence[Message], max_output_tokens: int | None, commitment: Commitment
     ) -> AsyncGenerator[Piece | Ending, None]:
         """Yield the answer's pieces, then its `Ending`; closing the iterator stops the work."""
+        ...
+
+    async def prefill(self, messages: Sequence[Message]) -> None:
+        """Take in what the next prompt begins with: these messages, the last of which may grow.
+
+        Cancelling stops the work and keeps what has been done.
+        """
         ...
 
 
@@ -112,6 +124,32 @@ class EngineLanguageModel:
         )
         yield Ending(reason, Usage(len(prompt), generation.cached_tokens, output_tokens))
 
+    async def prefill(self, messages: Sequence[Message]) -> None:
+        """Compute the keys and values of what the next prompt begins with, at the lowest priority.
+
+        The user may say more, so only tokens are computed that stay whatever follows.
+        """
+        talk = list(messages)
+        said = ""
+        if talk and talk[-1].role is Role.USER:
+            said = talk.pop().text
+        room = self._context_tokens - self._params.max_new_tokens
+        one, other = (
+            self._fit([*talk, Message(Role.USER, f"{said}{more}".strip())], room)
+            for more in (" and", ".")
+        )
+        prefix = one[: _common_length(one, other)]
+        if not prefix:
+            return
+        # The one token that it generates costs no row of its own, and nobody reads it.
+        params = replace(self._params, max_new_tokens=1)
+        generation = self._engine.submit(prefix, params, priority=Priority.SPECULATIVE)
+        try:
+            async for _ in generation:
+                pass
+        finally:
+            generation.cancel()
+
     def _told(self, step: Step) -> AnswerStep:
         accepted = _accepted(step)
 
@@ -162,3 +200,8 @@ def _accepted(step: Step) -> Collection[int]:
         places += taken
         candidates = step.tree.children(taken[0]) if taken else ()
     return places
+
+
+def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

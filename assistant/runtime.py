@@ -10,8 +10,8 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Coroutine
-from contextlib import aclosing
-from dataclasses import replace
+from contextlib import AsyncExitStack, ExitStack, aclosing
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,6 +55,8 @@ from assistant.settings import Settings
 from assistant.stages import Stages
 from assistant.workers import Urgency
 from audio.errors import AudioError
+from audio.streaming import Kind, Segment
+from audio.transcriber import Transcript
 from dspark import DSparkError
 
 logger = logging.getLogger(__name__)
@@ -64,6 +66,21 @@ HEARING_STEP = INPUT_RATE_HZ // 2
 keep the others' from being heard."""
 MOST_WAITING = 256
 """Pieces of audio and commands that wait; whoever sends more waits too."""
+
+_URGENCIES: dict[Kind, Urgency] = {
+    "partial": Urgency.PARTIAL,
+    "pause": Urgency.GUESS,
+    "final": Urgency.FINAL,
+}
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """An attempt at a turn's words; `begun` is set by the worker."""
+
+    turn_id: int
+    task: asyncio.Task[None] | None = None
+    begun: bool = False
 
 
 class SessionRuntime:
@@ -100,7 +117,9 @@ class SessionRuntime:
         self._guess: int | None = None
         """The generation of the answer that may turn out not to be wanted, if there is one."""
         self._commitment = Commitment()
-        self._transcribing: tuple[int, asyncio.Task[None]] | None = None
+        self._attempt: _Attempt | None = None
+        """The newest attempt at somebody's words, if it may still be waiting."""
+        self._prefilling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.appended_samples = 0
         """All input samples appended so far."""
@@ -187,8 +206,10 @@ class SessionRuntime:
             match effect:
                 case Transcribe():
                     self._begin_transcribing(effect)
-                case Prefill() | JudgeTurnEnd():
-                    pass  # the core does not ask for these yet
+                case Prefill():
+                    self._begin_prefilling(effect)
+                case JudgeTurnEnd():
+                    pass  # the core does not ask for it yet
                 case Generate():
                     self._begin_generating(effect)
                 case Synthesise():
@@ -217,28 +238,62 @@ class SessionRuntime:
     # -- work ---------------------------------------------------------------------------
 
     def _begin_transcribing(self, work: Transcribe) -> None:
-        """Start an attempt at a turn's words; the one before it is not needed any more."""
-        if self._transcribing is not None and self._transcribing[0] == work.turn_id:
-            self._transcribing[1].cancel()
+        """Start an attempt at a turn's words; one before it that still waits is overtaken."""
+        waiting = self._attempt
+        if waiting is not None and waiting.turn_id == work.turn_id and not waiting.begun:
+            assert waiting.task is not None
+            waiting.task.cancel()
         # Taken now: the microphone lets go of it soon.
         samples = self._microphone.slice(work.start_sample, work.end_sample)
-        self._transcribing = work.turn_id, self._spawn(self._transcribe(work, samples))
+        self._attempt = attempt = _Attempt(work.turn_id)
+        attempt.task = self._spawn(self._transcribe(work, samples, attempt))
 
-    async def _transcribe(self, work: Transcribe, samples: Samples) -> None:
-        worker, transcriber = self._stages.asr_worker, self._stages.transcriber
-        urgency = Urgency.FINAL if work.kind == "final" else Urgency.GUESS
-        turn_id, attempt = work.turn_id, work.attempt
+    async def _transcribe(self, work: Transcribe, samples: Samples, attempt: _Attempt) -> None:
+        stages = self._stages
+
+        def transcribe() -> Transcript:
+            attempt.begun = True
+            return stages.transcriber.transcribe(samples, work.after)
+
         try:
-            transcript = await worker.run(urgency, transcriber.transcribe, samples)
+            with ExitStack() as stack:
+                if work.kind == "partial":
+                    await stages.certain_work.none()
+                elif work.kind == "final":
+                    stack.enter_context(stages.certain_work)
+                heard = await stages.asr_worker.run(_URGENCIES[work.kind], transcribe)
         except Exception as error:
-            self._feed(TranscriptFailed(turn_id, attempt, _failure("asr", error)))
-        else:
-            self._feed(TranscriptReady(turn_id, attempt, transcript.text, transcript.rejection))
+            failed = _failure("asr", error)
+            self._feed(TranscriptFailed(work.turn_id, work.attempt, failed))
+            return
+        segments = tuple(
+            Segment(each.text, work.start_sample + round(each.end_s * INPUT_RATE_HZ))
+            for each in heard.segments
+        )
+        self._feed(
+            TranscriptReady(work.turn_id, work.attempt, heard.text, heard.rejection, segments)
+        )
+
+    def _begin_prefilling(self, work: Prefill) -> None:
+        self._stop_prefilling()
+        self._prefilling = self._spawn(self._prefill(work))
+
+    def _stop_prefilling(self) -> None:
+        """What has been computed by now stays in the cache."""
+        if self._prefilling is not None:
+            self._prefilling.cancel()
+
+    async def _prefill(self, work: Prefill) -> None:
+        try:
+            await self._stages.language.prefill(work.messages)
+        except (AssistantError, DSparkError) as error:
+            logger.debug("prefilling failed: %s", error)  # the answer will meet the same, and say
 
     def _begin_generating(self, work: Generate) -> None:
         commitment = Commitment(confirmed=not work.speculative)
         if work.speculative:
             self._guess, self._commitment = work.generation, commitment
+        self._stop_prefilling()
         self._spawn(self._generate(work, commitment), work.generation)
 
     async def _generate(self, work: Generate, commitment: Commitment) -> None:
@@ -246,7 +301,11 @@ class SessionRuntime:
         answer = self._stages.language.answer
         pieces = answer(work.messages, work.max_output_tokens, commitment)
         try:
-            async with aclosing(pieces) as stream:
+            async with AsyncExitStack() as stack:
+                certain = self._stages.certain_work
+                stack.callback(commitment.forget)
+                commitment.when_confirmed(lambda: stack.enter_context(certain))
+                stream = await stack.enter_async_context(aclosing(pieces))
                 async for piece in stream:
                     if isinstance(piece, Ending):
                         self._feed(TextFinished(generation, piece.reason, piece.usage))

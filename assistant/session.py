@@ -151,9 +151,11 @@ class Session:
             case AudioAnalysed():
                 self._on_audio(event)
             case TranscriptReady():
-                self._on_transcript(event)
+                self._on_result(event)
             case TranscriptFailed():
-                self._on_transcript_failed(event)
+                turn = self._listening.on_failure(event)
+                if turn is not None:
+                    self._answer_after(turn, event.failure)
             case TurnEndJudged():
                 pass  # silence alone ends a turn
             case TextGenerated():
@@ -202,6 +204,8 @@ class Session:
         change = self._listening.on_audio(frame)
         if change in ("started", "resumed"):
             self._answering.give_up_prepared()
+        elif change == "paused":
+            self._speculate()
         if change != "started":
             return
         self._silence_broken = False
@@ -209,12 +213,20 @@ class Session:
             self._answering.interrupt("turn_detected")
             if detection.create_response:
                 self._drop_wanted()  # what the user says now will be answered instead
+        self._prefill()
 
-    def _on_transcript(self, event: TranscriptReady) -> None:
-        if self._listening.is_guess(event.attempt):
-            self._speculate(event)
+    def _on_result(self, event: TranscriptReady) -> None:
+        if not self._listening.goes_on(event.turn_id):
+            self._listening.on_result(event)
             return
-        turn = self._listening.on_transcript(event)
+        if self._listening.on_partial(event):
+            self._prefill()
+        self._speculate()
+
+    def _on_words(self, event: TranscriptReady) -> None:
+        """Go on with an utterance that is over and recognised."""
+        said = self._answering.as_prepared(event.turn_id, event.text)
+        turn = self._listening.on_transcript(replace(event, text=said))
         if turn is not None:
             self._answer_after(turn)
         elif self._wanted is not None:
@@ -223,20 +235,26 @@ class Session:
         else:
             self._answer_what_was_stopped()
 
-    def _speculate(self, event: TranscriptReady) -> None:
+    def _speculate(self) -> None:
         """Prepare the answer to the words so far, in case the user has finished."""
-        turn = self._listening.on_guess(event)
-        detection = self.settings.turn_detection
-        automatic = detection is not None and detection.create_response
-        free = self._wanted is None and not self._answering.active
-        if turn is not None and automatic and free and not self._listening.recognising:
-            self._answering.prepare(turn, event.text.strip())
+        foreseen = self._listening.foresee()
+        if foreseen is not None and self._will_answer:
+            turn, said = foreseen
+            self._answering.prepare(turn, said.text)
 
-    def _on_transcript_failed(self, event: TranscriptFailed) -> None:
-        if self._listening.is_guess(event.attempt):
-            self._listening.forget_guess()  # it is tried again when the utterance is over
-            return
-        self._answer_after(self._listening.on_transcript_failed(event), event.failure)
+    def _prefill(self) -> None:
+        """Let the model take in what the prompt will begin with."""
+        if self._will_answer:
+            self._answering.prefill(self._listening.stable)
+
+    @property
+    def _will_answer(self) -> bool:
+        """Whether what the user is saying will be answered, as far as can be known."""
+        detection = self.settings.turn_detection
+        if detection is None or detection.pause_ms is None or not detection.create_response:
+            return False
+        free = self._wanted is None and not self._answering.active
+        return free and not self._listening.recognising
 
     def _answer_after(self, turn: Turn, failure: Failure | None = None) -> None:
         """Go on with a turn whose words are known (or, after a failure, never will be)."""
@@ -323,10 +341,10 @@ class Session:
 
     def _advance(self) -> None:
         """Do what has become possible or due, whatever the event was."""
-        for late in self._listening.check_deadlines():
-            self._on_transcript_failed(late)
-        if (known := self._listening.take_known_words()) is not None:
-            self._on_transcript(known)
+        for turn, failure in self._listening.check_deadlines():
+            self._answer_after(turn, failure)
+        while (known := self._listening.take_known_words()) is not None:
+            self._on_words(known)
         idle_s = self._idle_deadline_s()
         if idle_s is not None and self._context.now >= idle_s:
             self._break_silence()
@@ -334,8 +352,10 @@ class Session:
         ready = not self._answering.active and not self._listening.recognising
         if self._wanted is not None and ready:
             wanted, self._wanted = self._wanted, None
-            turn = wanted.turn or self._context.new_turn("written")
-            self._answering.begin(turn, wanted.command, failure=wanted.failure, hint=wanted.hint)
+            answered = wanted.turn or self._context.new_turn("written")
+            self._answering.begin(
+                answered, wanted.command, failure=wanted.failure, hint=wanted.hint
+            )
             self._answering.advance()
 
     def _idle_deadline_s(self) -> float | None:

@@ -11,6 +11,7 @@ from assistant.events import CreateResponse
 from assistant.items import Message
 from assistant.settings import Settings
 from assistant.turn import Turn
+from audio.words import normalise
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,15 @@ class _Prepared:
     turn: Turn
     answer: Answer
     basis: Basis
+    said: str
 
 
 class Speculation:
     """At most one answer in the making of which nothing has left.
 
-    When the turn is over it is taken if nothing that it was made from has changed.  There is no
-    similarity threshold: one more "not" makes another prompt.
+    When the turn is over it is taken if nothing that it was made from has changed.  What the user
+    said is compared word by word, without case and punctuation, but exactly: one more "not" makes
+    another prompt.
     """
 
     def __init__(self, context: Context) -> None:
@@ -45,10 +48,23 @@ class Speculation:
         """The answer being prepared, and the turn it may belong to."""
         return None if self._prepared is None else (self._prepared.turn, self._prepared.answer)
 
-    def hold(self, turn: Turn, answer: Answer, basis: Basis) -> None:
-        """Keep an answer that is being made from `basis` until it is known whether it fits."""
+    def hold(self, turn: Turn, answer: Answer, basis: Basis, said: str) -> None:
+        """Keep an answer that is being made to `said` until it is known whether it fits."""
         assert self._prepared is None
-        self._prepared = _Prepared(turn, answer, basis)
+        self._prepared = _Prepared(turn, answer, basis, said)
+
+    def fits(self, turn_id: int, said: str) -> bool:
+        """Whether the answer is to these words, however they are spelt."""
+        held = self._prepared
+        if held is None or held.turn.turn_id != turn_id:
+            return False
+        return normalise(held.said) == normalise(said)
+
+    def spelling(self, turn_id: int, said: str) -> str:
+        """Return the same words as the answer was made from if it is to them, else `said`."""
+        if self._prepared is None or not self.fits(turn_id, said):
+            return said
+        return self._prepared.said
 
     def take(self, turn: Turn, basis: Basis) -> Answer | None:
         """Return the answer if it is what `turn` gets from `basis`; else it is given up."""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ from assistant.context import Limits
 from assistant.errors import ModelMissing
 from assistant.events import Samples
 from assistant.language import EngineLanguageModel, LanguageModel
+from assistant.load import CertainWork
 from assistant.models import resolve
 from assistant.settings import Settings, TurnDetection
 from assistant.workers import OnWait, ThreadWorker, Worker
@@ -60,6 +61,7 @@ class Stages:
     hearing_worker: Worker
     asr_worker: Worker
     tts_worker: Worker
+    certain_work: CertainWork = field(default_factory=CertainWork)
     engine_metrics: Callable[[], EngineMetrics] | None = None
     """What the engine has done so far, if the language model runs in one here."""
 

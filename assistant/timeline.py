@@ -114,7 +114,6 @@ _DECIDED = (
     "finished_s",
 )
 _WORKED = (
-    "speech_end_s",
     "transcript_s",
     "first_text_s",
     "first_chunk_s",

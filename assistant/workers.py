@@ -27,6 +27,8 @@ class Urgency(IntEnum):
     LATER_CLAUSE = 3
     GUESS = 4
     """What may turn out not to be wanted."""
+    PARTIAL = 5
+    """The words while the user is still speaking."""
 
 
 OnWait = Callable[[str, Urgency, float], None]

@@ -75,7 +75,7 @@ class ScriptedTranscriber:
     """The number of samples of each utterance."""
     fails: Exception | None = None
 
-    def transcribe(self, samples: Samples) -> Transcript:
+    def transcribe(self, samples: Samples, after: str = "") -> Transcript:
         if self.fails is not None:
             raise self.fails
         text = self.lines[len(self.heard) % len(self.lines)]
@@ -102,8 +102,12 @@ class ScriptedLanguageModel:
     first_s: float = 0.1
     word_s: float = 0.02
     prompts: list[tuple[Message, ...]] = field(default_factory=list)
+    prefilled: list[tuple[Message, ...]] = field(default_factory=list)
     running: int = 0
     fails: Exception | None = None
+
+    async def prefill(self, messages: Sequence[Message]) -> None:
+        self.prefilled.append(tuple(messages))
 
     async def answer(
         self, messages: Sequence[Message], max_output_tokens: int | None, commitment: Commitment

@@ -307,9 +307,10 @@ class ServerEvents:
                     wasted_tokens=notice.wasted_tokens,
                 )
             case TranscriptSoFar(item_id, stable, tentative):
-                yield self._event(
-                    "x.transcript.so_far", item_id=item_id, stable=stable, tentative=tentative
-                )
+                if self.session.config.audio.input.transcription is not None:
+                    yield self._event(
+                        "x.transcript.partial", item_id=item_id, stable=stable, tentative=tentative
+                    )
             case UtteranceDiscarded(item_id, reason):
                 yield self._event("x.turn.discarded", item_id=item_id, reason=reason)
             case PlaybackCleared(response_id, generation):

@@ -74,6 +74,8 @@ const serverEvents = {
     // `audio_end_ms` has silence in it, so only our extension says where the voice ended.
     session.stopwatch.asked(endMs === undefined ? null : session.clock.timeAt(endMs));
   },
+  "x.transcript.partial": ({ item_id, stable, tentative }) =>
+    captions.userSays(item_id, `${stable} ${tentative}`.trim()),
   "x.turn.discarded"({ item_id }) {
     session.userSpeaking = false;
     session.thinking = false;

@@ -29,9 +29,19 @@ export class Captions {
     this.#draw(entry);
   }
 
+  /** The user's words so far, while they are still being said; they may change. */
+  userSays(itemId, text) {
+    const entry = this.#entry(itemId, "user");
+    entry.text = text;
+    entry.soFar = true;
+    this.#draw(entry);
+  }
+
   /** More of the user's words, before they are final. */
   userHeard(itemId, delta) {
     const entry = this.#entry(itemId, "user");
+    if (entry.soFar) entry.text = "";
+    entry.soFar = false;
     entry.text += delta;
     this.#draw(entry);
   }

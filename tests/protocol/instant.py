@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from assistant.effects import Confirm, Generate, Notice, StopWork, Synthesise, Transcribe
+from assistant.effects import Confirm, Generate, Notice, Prefill, StopWork, Synthesise, Transcribe
 from assistant.errors import AudioBufferFull
 from assistant.events import (
     INPUT_RATE_HZ,
@@ -130,6 +130,8 @@ class InstantRuntime:
                     self._generate(effect)
                 case Synthesise():
                     self._synthesise(effect)
+                case Prefill():
+                    pass  # there is no cache here
                 case Confirm():
                     pass  # a guess is made like any other answer here
                 case StopWork():

@@ -75,6 +75,7 @@ class Ordering:
     _response: _Response | None = None
     _response_ids: set[str] = field(default_factory=set)
     _cleared_generation: int = -1
+    _stable: dict[str, str] = field(default_factory=dict)
 
     @property
     def responding(self) -> bool:
@@ -107,6 +108,8 @@ class Ordering:
         elif name == "x.turn.discarded":
             if self._speaking == event["item_id"]:
                 self._speaking = None
+        elif name == "x.transcript.partial":
+            self._on_partial(event)
         else:
             known = name in ("error", "x.turn.timeline", "x.stage.failed")
             self._expect(known, f"{name} is not an event of ours")
@@ -150,6 +153,13 @@ class Ordering:
             self._speaking = None
         else:
             self._expect(False, f"input_audio_buffer.{name} is not an event of ours")
+
+    def _on_partial(self, event: Event) -> None:
+        """Stable words are never taken back; tentative ones may be."""
+        self._expect(self._speaking == event["item_id"], "words of somebody who does not speak")
+        grown = event["stable"].startswith(self._stable.get(event["item_id"], ""))
+        self._expect(grown, "stable words changed")
+        self._stable[event["item_id"]] = event["stable"]
 
     # -- items --------------------------------------------------------------------------
 

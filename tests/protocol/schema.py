@@ -73,6 +73,13 @@ class _Discarded(_Ours):
     reason: str
 
 
+class _Partial(_Ours):
+    type: Literal["x.transcript.partial"]
+    item_id: str
+    stable: str
+    tentative: str
+
+
 class _Clear(_Ours):
     type: Literal["x.playback.clear"]
     response_id: str
@@ -97,7 +104,8 @@ def _published() -> dict[str, type[BaseModel]]:
 
 
 PUBLISHED = _published()
-EXTENSION = {_name(model): model for model in (_Timeline, _Discarded, _Clear, _StageFailed)}
+OURS = (_Timeline, _Discarded, _Partial, _Clear, _StageFailed)
+EXTENSION = {_name(model): model for model in OURS}
 
 
 def check(event: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ def test_a_real_session_is_in_order(turns: list[Event]) -> None:
     judge(turns)
 
 
-HARMLESS = {"session.updated", "x.turn.timeline"}
+HARMLESS = {"session.updated", "x.transcript.partial", "x.turn.timeline"}
 """Events that say nothing about the order of the others."""
 INTERLEAVING = {"response.output_audio.delta", "response.output_audio_transcript.delta"}
 

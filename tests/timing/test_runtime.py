@@ -93,8 +93,9 @@ def test_the_recogniser_gets_the_utterance_with_its_lead_in() -> None:
         return talk
 
     played(script)
-    # 500 ms before the speech, the second of speech, and the pause behind it, in windows of 32 ms.
-    assert transcriber.heard == [pytest.approx(1.66 * 16_000, abs=2 * 512)]
+    # 500 ms before the speech, the second of speech, and the first of the silence behind it, in
+    # windows of 32 ms.
+    assert transcriber.heard == [pytest.approx(1.55 * 16_000, abs=2 * 512)]
 
 
 def test_a_burst_of_audio_is_heard_like_a_stream() -> None:

@@ -20,6 +20,7 @@ from assistant.effects import (
     Generate,
     Notice,
     PlaybackCleared,
+    Prefill,
     ResponseAudio,
     ResponseFinished,
     ResponseStarted,
@@ -54,6 +55,8 @@ WINDOW = 512
 WINDOW_S = WINDOW / INPUT_RATE_HZ
 RATE_HZ = 1_000
 """The fake voice's sample rate: low, so that positions are easy to read."""
+GUESSED_S = 0.101
+"""The fake recogniser knows a word without hearing so much of its end."""
 WORD_S = 0.25
 """The fake voice takes this long for every word."""
 FAILED = Failure("broken", "The stage is broken.")
@@ -78,6 +81,14 @@ class Speech:
     start_s: float
     end_s: float
     text: str
+
+    def said_by(self, moment_s: float) -> str:
+        """The words said by then; the last sounds of a word can be guessed."""
+        words = self.text.split()
+        word_s = (self.end_s - self.start_s) / max(1, len(words))
+        ends_s = (self.start_s + (index + 1) * word_s for index in range(len(words)))
+        pairs = zip(words, ends_s, strict=True)
+        return " ".join(word for word, end_s in pairs if end_s <= moment_s + GUESSED_S)
 
 
 @dataclass
@@ -124,6 +135,7 @@ class World:
         self.now = 0.0
         self.notices: list[tuple[float, Notice]] = []
         self.prompts: list[Generate] = []
+        self.prefills: list[Prefill] = []
         self.spoken_chunks: list[int] = []
         self.stops_s: list[float] = []
         """When work was called off."""
@@ -205,6 +217,8 @@ class World:
                 self._generate(effect)
             case Synthesise():
                 self._synthesise(effect)
+            case Prefill():
+                self.prefills.append(effect)
             case Confirm():
                 assert effect.generation > self._stopped_generation, "given up, then confirmed"
             case StopWork():
@@ -216,8 +230,8 @@ class World:
 
     def _transcribe(self, work: Transcribe) -> None:
         start_s, end_s = work.start_sample / INPUT_RATE_HZ, work.end_sample / INPUT_RATE_HZ
-        words = [s.text for s in self._speeches if s.start_s < end_s and s.end_s > start_s]
-        text = " ".join(word for word in words if word)
+        said = [s for s in self._speeches if s.start_s < end_s and s.end_s > start_s]
+        text = " ".join(words for speech in said if (words := speech.said_by(end_s)))
         after_s = self._takes(self._pace.transcript_s)
         if self._fails("asr"):
             self._later(after_s, TranscriptFailed(work.turn_id, work.attempt, FAILED))
