@@ -57,7 +57,8 @@ class Admission:
         for sequence in sorted(self.waiting, key=lambda sequence: sequence.urgency):
             if self._pool.free == 0 and not self._preempt_for(sequence):
                 break
-            slot = self._pool.take(sequence.tokens(0, sequence.length))
+            fresh = 1 if sequence.scoring is None else sequence.scoring.last
+            slot = self._pool.take(sequence.tokens(0, sequence.length), fresh)
             assert slot is not None, "a slot was free a moment ago"
             sequence.slot = slot
             if not sequence.answer:

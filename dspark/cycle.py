@@ -59,6 +59,8 @@ class _Part:
         tokens = [*self.sequence.tokens(start, start + count), *self.verified.tokens]
         # A part of a prompt needs no logits; otherwise the anchor's and each drafted token's.
         logits = len(self.verified.tokens) + 1 if self.share.reaches_end else 0
+        if self.sequence.scoring is not None:
+            logits = self.sequence.scoring.rows(self.sequence.length, start, start + count)
         return Span(self.slot.index, start, tokens, logits, self.verified.tree)
 
     def schedule(self, length: int) -> None:
@@ -107,7 +109,10 @@ class Cycle:
         try:
             forward = self._steps.forward(spans)
             verdicts = self._steps.judge(
-                forward.logits,
+                [
+                    logits[:0] if part.sequence.scoring is not None else logits
+                    for part, logits in zip(parts, forward.logits, strict=True)
+                ],
                 [part.verified for part in parts],
                 [part.sequence.sampler for part in parts],
             )
@@ -127,7 +132,11 @@ class Cycle:
                 verdict = (
                     None if judged is None else TreeVerdict(range(judged.accepted), judged.token)
                 )
-                if verdict is None and span.logits > 0:
+                scoring = part.sequence.scoring
+                if scoring is not None:
+                    scoring.take(forward.logits[index], span.stop)
+                    part.ending = "stop" if part.share.reaches_end else None
+                elif verdict is None and span.logits > 0:
                     logits, sampler = forward.logits[index], part.sequence.sampler
                     verdict = verify_tree(logits, part.verified, sampler)
                 self._postprocess(part, span, verdict, features)

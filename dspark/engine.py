@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 
 import torch
 
@@ -25,6 +25,7 @@ from dspark.kv_cache import SlotPool
 from dspark.metrics import Counters, EngineMetrics
 from dspark.sampling import SamplingParams
 from dspark.scheduler import LEAST_SURVIVAL, WEIGHING_COSTS, Scheduler
+from dspark.scoring import Scoring
 from dspark.sequence import Sequence as Request
 from dspark.static_cost import static_cost
 from dspark.step_cost import StepCostTable, profiled_cost
@@ -139,7 +140,56 @@ class Engine:
                 place.
             EngineClosed: the engine was closed.
         """
-        params = params or SamplingParams()
+        return self._submit(prompt_ids, params or SamplingParams(), priority)
+
+    async def score(
+        self,
+        prompt_ids: Sequence[int],
+        groups: Sequence[Collection[int]],
+        *,
+        last: int = 1,
+        priority: Priority = Priority.CONFIRMED,
+    ) -> tuple[tuple[float, ...], ...]:
+        """How likely tokens of each group are to come right after each of the prompt's last tokens.
+
+        Nothing is generated.  What was computed stays for the next prompt that begins alike, so a
+        question about the beginning of a prompt costs little beside its answer.
+
+        Args:
+            prompt_ids: the prompt.
+            groups: sets of token ids; a set's probability is that of any of its tokens.
+            last: after how many of the prompt's last tokens.
+            priority: whether it may wait for others.
+
+        Returns:
+            Natural logarithms, `[last][groups]`.
+
+        Raises:
+            InvalidRequest: a group is empty or has ids outside the vocabulary, `last` is not
+                within the prompt, or as `submit` does.
+            PromptTooLong, EngineFull, EngineClosed, GenerationFailed: as `submit` and iteration do.
+        """
+        if not 1 <= last <= len(prompt_ids):
+            raise InvalidRequest(f"last is {last}; it must be from 1 to the prompt's length")
+        if not groups or not all(groups):
+            raise InvalidRequest("there must be groups, and each must have a token")
+        self._check_tokens(itertools.chain(*groups))
+        scoring = Scoring(groups, last)
+        generation = self._submit(prompt_ids, SamplingParams(max_new_tokens=1), priority, scoring)
+        try:
+            async for _ in generation:
+                pass
+        finally:
+            generation.cancel()
+        return tuple(found for _, found in sorted(scoring.found.items()))
+
+    def _submit(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        priority: Priority,
+        scoring: Scoring | None = None,
+    ) -> Generation:
         prompt = tuple(prompt_ids)
         self._check(prompt, params)
         generation = Generation(len(prompt), priority, self._notice)
@@ -147,6 +197,7 @@ class Engine:
             prompt,
             params,
             generation,
+            scoring=scoring,
             stop_token_ids=params.stop_token_ids | self.target.stop_token_ids,
             submitted_at=time.perf_counter(),
             stop_strings=(
@@ -246,8 +297,11 @@ class Engine:
                 f"the prompt has {len(prompt)} tokens and the engine's context is "
                 f"{self.context_tokens}: shorten it, or open the engine with more context_tokens"
             )
+        self._check_tokens((*prompt, *params.logit_bias))
+
+    def _check_tokens(self, tokens: Iterable[int]) -> None:
         vocab = self.target.vocab_size
-        for token in (*prompt, *params.logit_bias):
+        for token in tokens:
             if not 0 <= token < vocab:
                 raise InvalidRequest(
                     f"token {token} is outside the model's vocabulary of {vocab}: use the "

@@ -121,18 +121,18 @@ class SlotPool:
         """How many slots no running sequence owns."""
         return sum(not slot.in_use for slot in self.slots)
 
-    def take(self, tokens: Sequence[int]) -> Slot | None:
+    def take(self, tokens: Sequence[int], fresh: int = 1) -> Slot | None:
         """Take a slot for a sequence, with as much of it already computed as can be; None if full.
 
-        The last token is never reused: its logits are needed. Where continuing in the slot that
-        holds the longest common prefix would throw away more than it saves (another dialogue
-        behind the same system prompt), or that slot is in use, the prefix is copied into the
-        slot that has been idle longest.
+        The last `fresh` tokens are never reused: their logits are needed. Where continuing in the
+        slot that holds the longest common prefix would throw away more than it saves (another
+        dialogue behind the same system prompt), or that slot is in use, the prefix is copied into
+        the slot that has been idle longest.
         """
         idle = [slot for slot in self.slots if not slot.in_use]
         if not idle:
             return None
-        reusable = tokens[:-1]
+        reusable = tokens[: len(tokens) - fresh]
         common = {slot.index: _common_prefix(slot.tokens, reusable) for slot in self.slots}
         donor = max(self.slots, key=lambda slot: (common[slot.index], not slot.in_use))
         length = common[donor.index]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from dspark.generation import Generation
 from dspark.kv_cache import Slot
 from dspark.sampling import Sampler, SamplingParams
+from dspark.scoring import Scoring
 from dspark.stop_strings import StopStrings
 
 
@@ -23,6 +24,7 @@ class Sequence:
     Attributes:
         submitted_at: when it was, by `time.perf_counter`; None once it has had a slot.
         stop_strings: what ends its answer by its text, if anything does.
+        scoring: what is asked of its prompt; then nothing is generated.
     """
 
     prompt: tuple[int, ...]
@@ -32,6 +34,7 @@ class Sequence:
     arrival: int = 0
     submitted_at: float | None = None
     stop_strings: StopStrings | None = None
+    scoring: Scoring | None = None
     slot: Slot | None = None
     answer: list[int] = field(default_factory=list)
     sampler: Sampler = field(init=False)

@@ -94,8 +94,12 @@ class Tokenizer:
         Raises:
             TokenizerError: there is no template, or it refuses these messages.
         """
+        prompt = self._rendered(messages, add_generation_prompt)
+        return self.encode(prompt, special_tokens=False)
+
+    def _rendered(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
         try:
-            prompt = self._template.render(
+            return self._template.render(
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=add_generation_prompt,
                 **{name: token for name, token in self._special.items() if token is not None},
@@ -105,7 +109,34 @@ class Tokenizer:
                 f"the model's chat template refuses these messages ({error}): change their roles "
                 "or order"
             ) from error
-        return self.encode(prompt, special_tokens=False)
+
+    def unfinished_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[int], int]:
+        """A dialogue whose last message may go on, and the token that would end that message.
+
+        What ends a message is found by the chat template: the token that follows its words.
+
+        Raises:
+            TokenizerError: there is no template, it refuses these messages, or it puts nothing
+                after the words of the last one.
+        """
+        said = messages[-1]["content"].strip()
+        messages = [*messages[:-1], {**messages[-1], "content": said}]
+        prompt = self._rendered(messages, add_generation_prompt=False)
+        end = prompt.rfind(said) + len(said)
+        closing = self.encode(prompt[end:], special_tokens=False)
+        if end < len(said) or not closing:
+            raise TokenizerError(
+                "the model's chat template does not say where a message ends: judge turns by "
+                "silence alone with this model"
+            )
+        return self.encode(prompt[:end], special_tokens=False), closing[0]
+
+    def beginning_with(self, marks: str) -> frozenset[int]:
+        """The tokens whose text begins with one of these characters, white space apart."""
+        texts = self._core.decode_batch([[token] for token in range(self.vocab_size)])
+        return frozenset(
+            token for token, text in enumerate(texts) if text.lstrip()[:1] in tuple(marks)
+        )
 
     @cached_property
     def _template(self) -> Template:

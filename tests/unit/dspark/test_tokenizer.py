@@ -111,6 +111,26 @@ def test_a_chat_becomes_the_templates_prompt() -> None:
     assert TOKENIZER.chat(messages) == TOKENIZER.encode(f"{text}<|im_start|>assistant\n")
 
 
+def test_a_message_that_may_go_on_is_the_chat_without_its_end() -> None:
+    messages = [{"role": "user", "content": "hello"}, {"role": "user", "content": " hello the "}]
+    prompt, end = TOKENIZER.unfinished_chat(messages)
+    begun = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>user\nhello the"
+    assert prompt == TOKENIZER.encode(begun)
+    assert [end] == TOKENIZER.encode("<|im_end|>")
+
+
+def test_a_template_that_ends_no_message_is_an_error() -> None:
+    endless = new_tokenizer("{{ messages[0].content }}")
+    with pytest.raises(TokenizerError, match="where a message ends"):
+        endless.unfinished_chat([{"role": "user", "content": "hello"}])
+
+
+def test_tokens_are_found_by_how_their_text_begins() -> None:
+    assert TOKENIZER.beginning_with(",") >= set(TOKENIZER.encode(","))
+    texts = [TOKENIZER.decode([token]) for token in TOKENIZER.beginning_with(",y")]
+    assert {text.strip()[0] for text in texts} == {",", "y"}
+
+
 def test_encoding_adds_what_the_tokenizer_adds_and_a_chat_does_not() -> None:
     core = new_core()
     core.post_processor = processors.TemplateProcessing(
