@@ -1,4 +1,4 @@
-"""The web server: the protocol's websocket, the page, health and metrics."""
+"""The web server: the protocol's websocket, the pages, health and metrics."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from starlette.websockets import WebSocket
 
 from assistant.addresses import address_for_others, is_wildcard
 from assistant.config import Config
+from assistant.dashboard import Dashboard
 from assistant.effects import Notice, TurnFinished
 from assistant.errors import AddressUnavailable
 from assistant.metrics import CONTENT_TYPE, Metrics
@@ -52,6 +53,8 @@ from assistant.realtime.websocket import (
     turn_away,
 )
 from assistant.stages import STAGES, StageProgress, Stages, open_stages
+from assistant.workers import Urgency
+from dspark import EngineMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +76,12 @@ class AssistantServer:
     ) -> None:
         self.config = config
         self.metrics = Metrics()
+        self.dashboard = Dashboard(
+            config,
+            let_in=self._let_operator_in,
+            sessions=lambda: self._sessions,
+            engine_metrics=self._engine_metrics,
+        )
         self.failure: BaseException | None = None
         """Why the stages could not be loaded."""
         self._stages = stages
@@ -86,7 +95,8 @@ class AssistantServer:
     async def run(self, on_ready: Callable[[], None], on_failure: Callable[[], None]) -> None:
         """Load the stages, unless they were given, and hold them until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.metrics.watch_event_loop())
+            tasks.create_task(self.metrics.watch_event_loop(self.dashboard.load.note_lag))
+            tasks.create_task(self.dashboard.run())
             if self._stages is None:
                 tasks.create_task(self._hold_stages(on_ready, on_failure))
             else:
@@ -96,9 +106,7 @@ class AssistantServer:
         self, on_ready: Callable[[], None], on_failure: Callable[[], None]
     ) -> None:
         try:
-            async with open_stages(
-                self.config, self._note_progress, self.metrics.observe_wait
-            ) as stages:
+            async with open_stages(self.config, self._note_progress, self._note_wait) as stages:
                 self._stages = stages
                 on_ready()
                 await asyncio.Event().wait()  # until cancelled
@@ -112,6 +120,14 @@ class AssistantServer:
         self._progress[progress.stage] = progress.state
         if self._on_progress is not None:
             self._on_progress(progress)
+
+    def _note_wait(self, worker: str, urgency: Urgency, waited_s: float) -> None:
+        self.metrics.observe_wait(worker, urgency, waited_s)
+        self.dashboard.load.note_wait(worker, urgency, waited_s)
+
+    def _engine_metrics(self) -> EngineMetrics | None:
+        stages = self._stages
+        return stages.engine_metrics() if stages and stages.engine_metrics else None
 
     # -- http ---------------------------------------------------------------------------
 
@@ -168,13 +184,9 @@ class AssistantServer:
         try:
             session = self._keys.session_of(key_of(websocket))
         except KeyRefused as refused:
-            error = ProtocolError("invalid_api_key", str(refused))
-            await self._deny(websocket, 401, error)
+            await self._deny_key(websocket, refused)
             return
-        origin = foreign_origin(websocket)
-        trusted = self._keys.required or origin in (None, *self.config.server.allowed_origins)
-        if not trusted:
-            await self._deny(websocket, 403, foreign(origin))
+        if await self._deny_foreign(websocket):
             return
         await accept(websocket)
         stages = self._stages
@@ -184,6 +196,32 @@ class AssistantServer:
             await self._turn_away(websocket, full())
         else:
             await close(websocket, await self._hold_session(websocket, stages, session))
+
+    async def _let_operator_in(self, websocket: WebSocket) -> bool:
+        """Accept the websocket of who holds one of the server's keys, else refuse it.
+
+        A short-lived key is for one session of one user, not for a look at everybody's.
+        """
+        try:
+            self._keys.check(key_of(websocket))
+        except KeyRefused as refused:
+            await self._deny_key(websocket, refused)
+            return False
+        if await self._deny_foreign(websocket):
+            return False
+        await accept(websocket)
+        return True
+
+    async def _deny_key(self, websocket: WebSocket, refused: KeyRefused) -> None:
+        await self._deny(websocket, 401, ProtocolError("invalid_api_key", str(refused)))
+
+    async def _deny_foreign(self, websocket: WebSocket) -> bool:
+        """Refuse the handshake to the page of another website; return whether it was one."""
+        origin = foreign_origin(websocket)
+        if self._keys.required or origin in (None, *self.config.server.allowed_origins):
+            return False
+        await self._deny(websocket, 403, foreign(origin))
+        return True
 
     async def _deny(self, websocket: WebSocket, status: int, error: ProtocolError) -> None:
         """Refuse the handshake."""
@@ -227,6 +265,7 @@ class AssistantServer:
     def _observe(self, session_id: str, notice: Notice) -> None:
         self.metrics.observe(notice)
         if isinstance(notice, TurnFinished):
+            self.dashboard.feed.tell_turn(session_id, notice)
             logger.info("turn %s", json.dumps(self._turn_record(session_id, notice)))
 
     def _turn_record(self, session_id: str, turn: TurnFinished) -> dict[str, object]:
@@ -279,6 +318,7 @@ def create_app(
         lifespan=lifespan,
         routes=[
             Route("/", server.index),
+            *server.dashboard.routes,
             Route("/healthz", server.healthz),
             Route("/readyz", server.readyz),
             Route("/metrics", server.metrics_page),
