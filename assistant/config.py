@@ -110,6 +110,10 @@ class LlmConfig(_Section):
     """The language model, and how it answers."""
 
     model: str = Field(default="smollm2-135m-instruct", min_length=1)
+    drafter: str = Field(default="auto", min_length=1)
+    """What proposes tokens for the model to check: auto is what comes with the package for the
+    model, if anything does; none; a DSpark drafter's folder or hub id, or a smaller model's;
+    prompt-lookup or layer-skip:8, which need no weights. It changes no answer, only how fast."""
     device: Device = "cpu"
     dtype: Literal["auto", "float32", "bfloat16", "int8", "int4"] = "auto"
     """auto is the fastest that the machine computes: on a CPU int4, for models that are in 4 bits

@@ -21,9 +21,16 @@ import platformdirs
 from assistant.config import Config
 from assistant.errors import ModelDamaged, ModelMissing, UnknownModel
 
-Kind = Literal["asr", "llm", "tts"]
+Kind = Literal["asr", "llm", "drafter", "tts"]
 
-_KIND_WORDS = {"asr": "speech recogniser", "llm": "language model", "tts": "voice"}
+_KIND_WORDS = {
+    "asr": "speech recogniser",
+    "llm": "language model",
+    "drafter": "drafter",
+    "tts": "voice",
+}
+_WITHOUT_WEIGHTS = ("auto", "none", "prompt-lookup", "layer-skip")
+"""What `llm.drafter` may be that is no model of its own; two take numbers behind a colon."""
 _HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 _HASH_BLOCK_BYTES = 1 << 20
 
@@ -283,7 +290,18 @@ def sha256(path: Path) -> str:
 
 
 def _named_in(config: Config) -> tuple[tuple[str, Kind], ...]:
-    return (config.asr.model, "asr"), (config.llm.model, "llm"), (config.voice.model, "tts")
+    named: tuple[tuple[str, Kind], ...] = (
+        (config.asr.model, "asr"),
+        (config.llm.model, "llm"),
+        (config.voice.model, "tts"),
+    )
+    drafter = config.llm.drafter
+    return named if has_no_weights(drafter) else (*named, (drafter, "drafter"))
+
+
+def has_no_weights(drafter: str) -> bool:
+    """Whether a drafter's name in a configuration stands for no model that would be fetched."""
+    return drafter.partition(":")[0] in _WITHOUT_WEIGHTS
 
 
 def _local(name: str, registry: Sequence[Model]) -> Path | None:

@@ -17,13 +17,22 @@ from assistant.errors import ModelMissing
 from assistant.events import Samples
 from assistant.language import EngineLanguageModel, LanguageModel
 from assistant.load import CertainWork
-from assistant.models import resolve
+from assistant.models import has_no_weights, resolve
 from assistant.settings import Settings, TurnDetection
 from assistant.workers import OnWait, ThreadWorker, Worker
 from audio.transcriber import Transcriber, load_whisper
 from audio.vad import SpeechFrame, load_vad
 from audio.voice import Voice, load_piper
-from dspark import Engine, EngineMetrics, SamplingParams, Target, fastest_dtype, load_target
+from dspark import (
+    Drafter,
+    Engine,
+    EngineMetrics,
+    SamplingParams,
+    Target,
+    fastest_dtype,
+    load_target,
+)
+from dspark.drafters import load_drafter, shipped_drafter
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -169,9 +178,20 @@ def load_engine(config: Config) -> tuple[Target, Engine]:
         threads=config.llm.threads,
     )
     context_tokens = min(config.llm.context_tokens, target.context_tokens)
-    engine = Engine(target, slots=config.llm.slots, context_tokens=context_tokens)
+    drafter = _load_drafter(config, target)
+    engine = Engine(target, drafter, slots=config.llm.slots, context_tokens=context_tokens)
     engine.warm_up()
     return target, engine
+
+
+def _load_drafter(config: Config, target: Target) -> Drafter | None:
+    name = config.llm.drafter
+    if name == "none":
+        return None
+    if name == "auto":
+        shipped = shipped_drafter(target)
+        return None if shipped is None else load_drafter(shipped, target)
+    return load_drafter(name if has_no_weights(name) else resolve(name, "drafter"), target)
 
 
 def load_voice(config: Config) -> Voice:

@@ -9,6 +9,7 @@ from dspark.drafters.layer_skip import LayerSkipDrafter
 from dspark.drafters.prompt_lookup import PromptLookupDrafter
 from dspark.drafters.protocol import Anchor, Branching, Draft, Drafter
 from dspark.drafters.registry import load_drafter
+from dspark.drafters.shipped import shipped_drafter
 
 __all__ = [
     "Anchor",
@@ -21,4 +22,5 @@ __all__ = [
     "PromptLookupDrafter",
     "branched",
     "load_drafter",
+    "shipped_drafter",
 ]
