@@ -25,6 +25,7 @@ from dspark.training.cli import train
 
 if TYPE_CHECKING:
     from dspark.bench import Contender, Report
+    from dspark.bench.sources import Source
     from dspark.generation import Generation
     from dspark.tokenizer import Detokenizer
 
@@ -42,7 +43,19 @@ TargetOption = Annotated[
     ),
 ]
 DrafterOption = Annotated[
-    str | None, typer.Option(metavar="NAME|PATH", help="What proposes tokens; none if not given.")
+    str | None,
+    typer.Option(
+        metavar="NAME|PATH",
+        help="What proposes tokens; none if not given. A drafter or a small model by its path, "
+        "prompt-lookup, or layer-skip:LAYERS.",
+    ),
+]
+TreeOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHAPE",
+        help="Let it propose a token tree: a number of nodes, or widths: 3x2x1.",
+    ),
 ]
 DeviceOption = Annotated[str, typer.Option(help="cpu or cuda.")]
 ThreadsOption = Annotated[int, typer.Option(min=1, help="CPU threads of a step.")]
@@ -99,6 +112,7 @@ def generate(
     schedule: Annotated[
         str, typer.Option(help=f"How much of a draft is verified: {', '.join(SCHEDULES)}.")
     ] = "confidence",
+    tree: TreeOption = None,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, int8 or int4.")] = "float32",
     device: DeviceOption = "cpu",
     threads: ThreadsOption = 1,
@@ -125,7 +139,8 @@ def generate(
         params = dspark.SamplingParams(
             temperature=temperature, max_new_tokens=max_new_tokens, seed=seed
         )
-        with dspark.Engine(model, draft, schedule, slots=1) as engine:
+        shape = None if tree is None else dspark.TreeShape.parse(tree)
+        with dspark.Engine(model, draft, schedule, tree=shape, slots=1) as engine:
             summary = _print_answer(engine.submit(prompt_ids, params), tokenizer.detokenizer())
         if stats:
             messages.print(summary)
@@ -180,6 +195,24 @@ def bench(
     schedule: Annotated[
         str, typer.Option(metavar="LIST", help=f"Of {', '.join(SCHEDULES)}.")
     ] = "full,confidence",
+    tree: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="What each drafter proposes: none (no tree), a number of nodes, or widths: 3x2x1.",
+        ),
+    ] = "none",
+    temperature: Annotated[
+        float, typer.Option(min=0, help="Of the answers; above 0 only dspark is compared.")
+    ] = 0.0,
+    random_weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHAPE|FOLDER",
+            help="Instead of a target: a model of this shape (qwen3-4b, …, or a folder with a "
+            "config.json) that has learnt nothing. Takes --drafter random.",
+        ),
+    ] = None,
     systems: Annotated[
         str, typer.Option(metavar="LIST", help="Which to compare.")
     ] = "transformers,prompt-lookup,llama.cpp,dspark",
@@ -192,13 +225,16 @@ def bench(
         Path | None, typer.Option(metavar="FILE.svg", help="Also draw it as a picture.")
     ] = None,
 ) -> None:
-    """Compare with transformers and llama.cpp: the same prompts, one after the other, greedy."""
+    """Compare drafters, and with transformers and llama.cpp: the same prompts, one by one."""
     with complaints():
         if plot is not None and plot.suffix != ".svg":
             raise InvalidRequest(f"{plot} is no .svg file: pictures are drawn as SVG")
-        source = find_target(target)
         from dspark.bench.prompts import read_prompts
+        from dspark.bench.sources import RandomWeights, Stored
 
+        source: Source = (
+            Stored(find_target(target)) if random_weights is None else RandomWeights(random_weights)
+        )
         questions = read_prompts(prompts)[:limit]
         report = _compare(
             source,
@@ -207,6 +243,8 @@ def bench(
             dtypes=_listed(dtype or DTYPES.get(device.partition(":")[0], DTYPES["cuda"])),
             drafters=drafter or [],
             schedules=_listed(schedule),
+            trees=_listed(tree),
+            temperature=temperature,
             repeats=repeats,
             max_new_tokens=max_new_tokens,
             device=device,
@@ -245,31 +283,31 @@ def _print_answer(generation: Generation, detokenizer: Detokenizer) -> str:
 
 
 def _compare(
-    source: str,
+    source: Source,
     questions: Sequence[str],
     *,
     systems: Sequence[str],
     dtypes: Sequence[str],
     drafters: Sequence[str],
     schedules: Sequence[str],
+    trees: Sequence[str],
+    temperature: float,
     repeats: int,
     max_new_tokens: int,
     device: str,
     threads: int,
 ) -> Report:
     """Line up the contenders and measure them, with a progress bar."""
-    import dspark
     from dspark.bench.bandwidth import this_machine
     from dspark.bench.lineup import Wanted, lineup
     from dspark.bench.measurement import measure
-    from dspark.bench.prompts import tokenised
 
     # Loaded once for its tokenizer and its folder, and let go before anything is measured.
-    model = dspark.load_target(source, device, "bfloat16", threads)
-    prompts = tokenised(questions, model.tokenizer)
+    model = source.target(device, "bfloat16", threads)
+    prompts = source.prompts(model, questions)
     contenders: Sequence[Contender] = lineup(
         Wanted(
-            target=source,
+            source=source,
             folder=model.folder,
             stop_token_ids=model.stop_token_ids,
             context_tokens=max(len(each.new) for each in prompts) + max_new_tokens,
@@ -279,6 +317,8 @@ def _compare(
             dtypes=dtypes,
             drafters=drafters,
             schedules=schedules,
+            trees=trees,
+            temperature=temperature,
         )
     )
     del model

@@ -12,6 +12,7 @@ from safetensors import safe_open
 
 from dspark.bench.measurement import Machine
 from dspark.checkpoint import Checkpoint
+from dspark.decoder import DecoderConfig
 from dspark.int4 import GROUP
 from dspark.linear import PRECISIONS
 from dspark.step_cost import processor_name
@@ -65,6 +66,20 @@ def bytes_per_token(checkpoint: Checkpoint, dtype: str) -> int:
             for name, shape in _shapes(checkpoint.folder).items()
             if name != unused
         )
+    )
+
+
+def bytes_of_shape(config: DecoderConfig, dtype: str) -> int:
+    """The same for a model of which there is only the configuration; norms and biases, which are
+    next to nothing, left out."""
+    precision = PRECISIONS[dtype]
+    bits = {"float": 8 * precision.activations.itemsize, **_INTEGER_BITS}
+    hidden = config.hidden_size
+    layer = hidden * (2 * config.attention_width + 2 * config.kv_width)
+    layer += 3 * hidden * config.intermediate_size
+    head = hidden * config.vocab_size
+    return round(
+        config.layers * layer * bits[precision.layers] / 8 + head * bits[precision.head] / 8
     )
 
 

@@ -40,6 +40,11 @@ class Answer:
 class Loaded(Protocol):
     """A contender in memory."""
 
+    @property
+    def extra_bytes(self) -> int | None:
+        """What drafting takes beside the model and its cache; None if that is not known."""
+        ...
+
     def answer(self, prompt_ids: Sequence[int], max_new_tokens: int) -> Answer:
         """Generate greedily until a stop token or `max_new_tokens`."""
         ...
@@ -57,8 +62,9 @@ class Contender:
         system: whose code generates.
         dtype: what the weights are computed in.
         load: raises `Unavailable`.
-        drafter: what proposes tokens; None generates plainly.
+        drafter: what proposes tokens, in trees or not; None generates plainly.
         schedule: how much of a draft is verified.
+        sampled: whether its tokens are drawn, so that it need not say what plain decoding says.
         keeps_prompts: whether it reuses the beginning of the prompt before.
         weight_bytes: what a plain step reads from memory.
     """
@@ -68,6 +74,7 @@ class Contender:
     load: Callable[[], Loaded]
     drafter: str | None = None
     schedule: str | None = None
+    sampled: bool = False
     keeps_prompts: bool = True
     weight_bytes: int = 0
 

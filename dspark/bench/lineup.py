@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dspark.bench.bandwidth import bytes_per_token
 from dspark.bench.contenders import Contender
 from dspark.bench.others import LlamaCpp, Transformers
 from dspark.bench.ours import EngineSettings, OurEngine
-from dspark.checkpoint import Checkpoint
+from dspark.bench.sources import Source
 from dspark.errors import InvalidRequest
 from dspark.linear import PRECISIONS
+from dspark.tree import TreeShape
 
 SYSTEMS = ("transformers", "prompt-lookup", "llama.cpp", "dspark")
 _OF_TRANSFORMERS = ("float32", "bfloat16")
@@ -23,7 +23,7 @@ class Wanted:
     """What is to be compared.
 
     Attributes:
-        target: the model, as for `load_target`.
+        source: where the models come from.
         folder: its converted or original checkpoint folder.
         stop_token_ids: what ends an answer.
         context_tokens: room for a prompt and its answer.
@@ -31,9 +31,12 @@ class Wanted:
         dtypes: precisions; systems without one of them are left out in it.
         drafters: what `load_drafter` takes.
         schedules: what each drafter is run with.
+        trees: what each proposes, as `TreeShape.parse` reads it; `none` is one token after the
+            other.
+        temperature: of the answers; above 0 only this package's engine is compared.
     """
 
-    target: str | Path
+    source: Source
     folder: Path
     stop_token_ids: frozenset[int]
     context_tokens: int
@@ -43,6 +46,8 @@ class Wanted:
     dtypes: Sequence[str]
     drafters: Sequence[str]
     schedules: Sequence[str]
+    trees: Sequence[str] = ("none",)
+    temperature: float = 0.0
 
     def __post_init__(self) -> None:
         for name, given, known in (
@@ -58,7 +63,12 @@ class Wanted:
 
 def lineup(wanted: Wanted) -> tuple[Contender, ...]:
     """The contenders, plain ones before those that draft."""
-    checkpoint = Checkpoint(wanted.folder)
+    systems = [
+        each
+        for each in wanted.systems
+        if each == "dspark" or (wanted.source.path is not None and wanted.temperature == 0)
+    ]
+    shapes = {each: None if each == "none" else TreeShape.parse(each) for each in wanted.trees}
     contenders: list[Contender] = []
 
     def transformers(dtype: str, prompt_lookup: bool) -> Contender:
@@ -67,7 +77,7 @@ def lineup(wanted: Wanted) -> tuple[Contender, ...]:
             dtype=dtype,
             drafter="prompt lookup" if prompt_lookup else None,
             keeps_prompts=False,
-            weight_bytes=bytes_per_token(checkpoint, dtype),
+            weight_bytes=wanted.source.weight_bytes(wanted.folder, dtype),
             load=lambda: Transformers(
                 wanted.folder,
                 wanted.device,
@@ -79,48 +89,54 @@ def lineup(wanted: Wanted) -> tuple[Contender, ...]:
         )
 
     def llama_cpp() -> Contender:
-        path = Path(wanted.target)
+        path = Path(wanted.source.path or "")
         return Contender(
             system="llama.cpp",
             dtype=path.stem.rpartition(".")[2] if path.suffix == ".gguf" else "gguf",
             weight_bytes=path.stat().st_size if path.is_file() else 0,
             load=lambda: LlamaCpp(
-                wanted.target, wanted.threads, wanted.context_tokens, wanted.stop_token_ids
+                path, wanted.threads, wanted.context_tokens, wanted.stop_token_ids
             ),
         )
 
-    def ours(dtype: str, drafter: str | None = None, schedule: str | None = None) -> Contender:
+    def ours(
+        dtype: str, drafter: str | None = None, schedule: str | None = None, tree: str = "none"
+    ) -> Contender:
         settings = EngineSettings(
-            wanted.target,
+            wanted.source,
             wanted.device,
             dtype,
             wanted.threads,
             wanted.context_tokens,
             drafter,
             schedule,
+            shapes[tree],
+            wanted.temperature,
         )
         return Contender(
             system="dspark",
             dtype=dtype,
-            drafter=drafter and Path(drafter).name,
+            drafter=drafter and Path(drafter).name + ("" if tree == "none" else f" tree {tree}"),
             schedule=schedule,
-            weight_bytes=bytes_per_token(checkpoint, dtype),
+            sampled=wanted.temperature > 0,
+            weight_bytes=wanted.source.weight_bytes(wanted.folder, dtype),
             load=lambda: OurEngine(settings),
         )
 
     theirs = [dtype for dtype in wanted.dtypes if dtype in _OF_TRANSFORMERS]
-    if "transformers" in wanted.systems:
+    if "transformers" in systems:
         contenders += [transformers(dtype, prompt_lookup=False) for dtype in theirs]
-    if "prompt-lookup" in wanted.systems:
+    if "prompt-lookup" in systems:
         contenders += [transformers(dtype, prompt_lookup=True) for dtype in theirs]
-    if "llama.cpp" in wanted.systems:
+    if "llama.cpp" in systems:
         contenders.append(llama_cpp())
-    if "dspark" in wanted.systems:
+    if "dspark" in systems:
         contenders += [ours(dtype) for dtype in wanted.dtypes]
         contenders += [
-            ours(dtype, drafter, schedule)
+            ours(dtype, drafter, schedule, tree)
             for dtype in wanted.dtypes
             for drafter in wanted.drafters
+            for tree in shapes
             for schedule in wanted.schedules
         ]
     return tuple(contenders)

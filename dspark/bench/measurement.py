@@ -48,6 +48,7 @@ class Row:
         phases_ms: what a step's time went into, where that is known.
         floor_share: how much of the tokens per second that memory bandwidth allows for a token a
             step; speculation can pass 1.
+        extra_mb: memory that drafting takes beside the model and its cache, in 10⁶ bytes.
         same_as_plain: for which share of the prompts the tokens are those of plain decoding by
             the same system in the same precision; None if that was not measured.
     """
@@ -65,6 +66,7 @@ class Row:
     phases_ms: Mapping[str, float]
     floor_share: float | None
     same_as_plain: float | None = None
+    extra_mb: float | None = None
 
     @property
     def name(self) -> str:
@@ -99,6 +101,7 @@ class _Rounds:
 
     first_token_ms: list[list[float]] = field(default_factory=list)
     answers: list[list[Answer]] = field(default_factory=list)
+    extra_bytes: list[int] = field(default_factory=list)
 
 
 def measure(
@@ -149,6 +152,8 @@ def _run(
         )
         loaded.answer(prompts[-1].known, WARM_UP_TOKENS)  # from here on the system prompt is known
         rounds.answers.append([loaded.answer(prompt.known, max_new_tokens) for prompt in prompts])
+        if loaded.extra_bytes is not None:
+            rounds.extra_bytes.append(loaded.extra_bytes)
     finally:
         loaded.close()
 
@@ -157,7 +162,7 @@ def _plain_answers(
     contender: Contender, ran: Mapping[Contender, _Rounds]
 ) -> Sequence[Answer] | None:
     """What the same system gave in the same precision without drafts, if that was measured."""
-    if contender.drafter is None:
+    if contender.drafter is None or contender.sampled:
         return None
     for other, rounds in ran.items():
         if (other.system, other.dtype, other.drafter) == (contender.system, contender.dtype, None):
@@ -194,6 +199,7 @@ def _row(
         phases_ms=_phases_ms(rounds.answers),
         floor_share=speed / floor_tokens_per_s if floor_tokens_per_s else None,
         same_as_plain=None if plain is None else _share_same(rounds.answers[0], plain),
+        extra_mb=median(rounds.extra_bytes) / 1e6 if rounds.extra_bytes else None,
     )
 
 

@@ -38,6 +38,8 @@ class _TokenTimes:
 class Transformers:
     """`generate` of Hugging Face transformers, as its documentation shows it."""
 
+    extra_bytes = None
+
     def __init__(
         self,
         folder: Path,
@@ -94,6 +96,8 @@ class Transformers:
 
 class LlamaCpp:
     """llama.cpp through its Python package, on the GGUF file itself."""
+
+    extra_bytes = None
 
     def __init__(
         self,

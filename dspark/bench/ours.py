@@ -6,53 +6,69 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 from dspark.bench.contenders import Answer, Unavailable
-from dspark.drafters import load_drafter
+from dspark.bench.memory import memory_bytes
+from dspark.bench.sources import Source
 from dspark.engine import Engine
 from dspark.errors import CheckpointError, InvalidRequest
 from dspark.sampling import SamplingParams
-from dspark.target import load_target
+from dspark.tree import TreeShape
 
 SLOTS = 2  # the prompt before stays cached while the next one runs
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What is needed to open an engine; see `load_target`, `load_drafter` and `Engine`."""
+    """What is needed to open an engine; see `Source` and `Engine`."""
 
-    target: str | Path
+    source: Source
     device: str
     dtype: str
     threads: int
     context_tokens: int
     drafter: str | None = None
     schedule: str | None = None
+    tree: TreeShape | None = None
+    temperature: float = 0.0
 
 
 class OurEngine:
     """`dspark.Engine`, asked as any caller would ask it."""
 
     def __init__(self, settings: EngineSettings) -> None:
+        self._temperature = settings.temperature
+        self._asked = 0
         try:
-            target = load_target(settings.target, settings.device, settings.dtype, settings.threads)
-            drafter = None if settings.drafter is None else load_drafter(settings.drafter, target)
+            source, device = settings.source, settings.device
+            target = source.target(device, settings.dtype, settings.threads)
+            drafter, weights = None, 0
+            if settings.drafter is not None:
+                before = memory_bytes(device)
+                drafter = source.drafter(settings.drafter, target)
+                weights = (memory_bytes(device) or 0) - (before or 0)
             self._engine = Engine(
                 target,
                 drafter,
                 settings.schedule or "off",
+                tree=settings.tree,
                 slots=SLOTS,
                 context_tokens=settings.context_tokens,
             )
         except (CheckpointError, InvalidRequest) as error:
             raise Unavailable(str(error)) from error
         self._drafts = drafter is not None
+        plain = target.new_cache(SLOTS, self._engine.context_tokens).bytes
+        self.extra_bytes = max(0, weights) + max(0, self._engine.cache_bytes - plain)
 
     def answer(self, prompt_ids: Sequence[int], max_new_tokens: int) -> Answer:
         """See `Loaded`."""
         begun = time.perf_counter()
-        generation = self._engine.submit(prompt_ids, SamplingParams(max_new_tokens=max_new_tokens))
+        params = SamplingParams(
+            temperature=self._temperature, seed=self._asked, max_new_tokens=max_new_tokens
+        )
+        self._asked += 1
+        generation = self._engine.submit(prompt_ids, params)
         coming = iter(generation)
         steps = [next(coming)]
         first = time.perf_counter()

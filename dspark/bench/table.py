@@ -18,7 +18,14 @@ def table(report: Report) -> Table:
     )
     result.add_column("system", overflow="fold")
     result.add_column("dtype", no_wrap=True)
-    for heading in ("tokens\n/s", "of\nfloor", "first token\nms", "tokens\n/step", "as\nplain"):
+    for heading in (
+        "tokens\n/s",
+        "of\nfloor",
+        "first token\nms",
+        "tokens\n/step",
+        "as\nplain",
+        "extra\nMB",
+    ):
         result.add_column(heading, justify="right", no_wrap=True)
     result.add_column("ms a step", overflow="fold")
     for row in report.rows:
@@ -37,6 +44,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.ttft_ms:.0f} · {cached}",
         f"{row.accepted_length:.2f}",
         _percent(row.same_as_plain),
+        "–" if row.extra_mb is None else f"{row.extra_mb:.1f}",
         ", ".join(f"{phase} {ms:.1f}" for phase, ms in phases),
     )
 

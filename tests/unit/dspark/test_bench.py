@@ -24,9 +24,11 @@ from dspark.bench.measurement import Machine, Report, measure
 from dspark.bench.others import LlamaCpp, Transformers
 from dspark.bench.ours import EngineSettings, OurEngine
 from dspark.bench.prompts import BenchPrompt, read_prompts, tokenised
+from dspark.bench.sources import RandomWeights, Stored
 from dspark.bench.table import table
 from dspark.checkpoint import Checkpoint
 from dspark.errors import InvalidRequest
+from dspark.tree import TreeShape
 
 MACHINE = Machine("a processor", cores=2, device="cpu", torch="2", bandwidth_gb_s=10.0)
 PROMPTS = (BenchPrompt(known=(1, 2), new=(3, 4)), BenchPrompt(known=(1, 5), new=(6, 7)))
@@ -39,6 +41,7 @@ class Scripted:
     def __init__(self, name: str, log: list[str], steps: Sequence[int], step_ms: float) -> None:
         self._name = name
         self._log = log
+        self.extra_bytes = 5_000_000
         self._steps = steps
         self._step_ms = step_ms
 
@@ -121,6 +124,7 @@ def test_numbers_are_as_defined() -> None:
     assert row.floor_share == pytest.approx(0.5)  # 10 GB/s allow 100 tokens/s of 0.1 GB each
     assert row.prompts == 2
     assert row.same_as_plain is None
+    assert row.extra_mb == 5
 
 
 def test_speculation_counts_tokens_a_step_without_the_first() -> None:
@@ -280,7 +284,7 @@ PROMPT = (3, 14, 15, 9)
 
 def wanted(folder: Path, **changes: object) -> Wanted:
     settings: dict[str, object] = {
-        "target": folder,
+        "source": Stored(folder),
         "folder": folder,
         "stop_token_ids": frozenset({1}),
         "context_tokens": 64,
@@ -305,6 +309,40 @@ def test_the_lineup_has_each_system_in_each_precision_it_knows(tiny_folder: Path
         "dspark float32 drafter full",
         "dspark int8 drafter full",
     ]
+
+
+def test_each_drafter_lines_up_with_each_tree_and_schedule(tiny_folder: Path) -> None:
+    wishes = wanted(
+        tiny_folder,
+        systems=["dspark"],
+        dtypes=["int8"],
+        drafters=["prompt-lookup", "layer-skip:2"],
+        trees=["none", "3x2"],
+        schedules=["full", "confidence"],
+    )
+    assert [each.name.removeprefix("dspark int8") for each in lineup(wishes)] == [
+        "",
+        " prompt-lookup full",
+        " prompt-lookup confidence",
+        " prompt-lookup tree 3x2 full",
+        " prompt-lookup tree 3x2 confidence",
+        " layer-skip:2 full",
+        " layer-skip:2 confidence",
+        " layer-skip:2 tree 3x2 full",
+        " layer-skip:2 tree 3x2 confidence",
+    ]
+
+
+def test_sampled_answers_are_ours_alone_and_need_not_be_those_of_plain_decoding(
+    tiny_folder: Path,
+) -> None:
+    contenders = lineup(wanted(tiny_folder, temperature=0.7, drafters=["prompt-lookup"]))
+    assert {each.system for each in contenders} == {"dspark"}
+    assert all(each.sampled for each in contenders)
+    _, drafted = run(
+        contender("a"), replace(contender("a", steps=(1, 3), drafter="d"), sampled=True)
+    ).rows
+    assert drafted.same_as_plain is None
 
 
 def test_only_the_wanted_systems_line_up(tiny_folder: Path) -> None:
@@ -341,7 +379,7 @@ def test_copying_memory_takes_time() -> None:
 def test_our_engine_gives_what_the_engine_gives_and_says_what_it_did(tiny_folder: Path) -> None:
     with Engine(load_target(tiny_folder)) as engine:
         expected = engine.generate(PROMPT, SamplingParams(max_new_tokens=6))
-    ours = OurEngine(EngineSettings(tiny_folder, "cpu", "float32", 1, 64))
+    ours = OurEngine(EngineSettings(Stored(tiny_folder), "cpu", "float32", 1, 64))
     try:
         answer = ours.answer(PROMPT, 6)
     finally:
@@ -357,7 +395,8 @@ def test_the_drafters_time_is_told_apart(
     tiny_folder: Path, write_drafter: Callable[..., Path]
 ) -> None:
     drafter = str(write_drafter())
-    ours = OurEngine(EngineSettings(tiny_folder, "cpu", "float32", 1, 64, drafter, "full"))
+    source = Stored(tiny_folder)
+    ours = OurEngine(EngineSettings(source, "cpu", "float32", 1, 64, drafter, "full"))
     try:
         answer = ours.answer(PROMPT, 6)
     finally:
@@ -366,11 +405,65 @@ def test_the_drafters_time_is_told_apart(
     assert answer.phases_ms["drafter"] > 0
 
 
+def test_a_drafter_costs_the_memory_of_its_weights_and_its_cache(
+    tiny_folder: Path, write_drafter: Callable[..., Path]
+) -> None:
+    def extra_bytes(drafter: str | None, tree: TreeShape | None = None) -> int:
+        settings = EngineSettings(
+            Stored(tiny_folder), "cpu", "float32", 1, 64, drafter, "full", tree, temperature=0.5
+        )
+        ours = OurEngine(settings)
+        ours.answer(PROMPT, 4)
+        ours.close()
+        return ours.extra_bytes
+
+    assert extra_bytes(None) == 0
+    for tree in (None, TreeShape.likeliest(4)):
+        for name in ("prompt-lookup", "layer-skip:2"):
+            assert extra_bytes(name, tree) < 1_000_000
+        # The cache of two layers, for two sequences, in whole tiles.
+        assert extra_bytes(str(write_drafter()), tree) >= 2 * 2 * 2 * 2 * 128 * 8 * 4
+
+
+def test_a_shape_with_random_weights_is_compared_without_a_checkpoint(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DSPARK_CACHE", str(tmp_path))
+    shape = tmp_path / "shape"
+    shape.mkdir()
+    (shape / "config.json").write_text((tiny_folder / "config.json").read_text())
+    source = RandomWeights(str(shape))
+    target = source.target("cpu", "float32", 1)
+    prompts = source.prompts(target, ["a", "b"])
+    assert len(set(prompts)) == 2
+    assert prompts[0].known[:48] == prompts[1].known[:48] != prompts[0].new[:48]
+    # Norms aside, as many bytes as the checkpoint of that shape has.
+    stored = Stored(tiny_folder).weight_bytes(tiny_folder, "int8")
+    assert source.weight_bytes(shape, "int8") == pytest.approx(stored, rel=0.05)
+    contenders = lineup(
+        wanted(
+            shape,
+            source=source,
+            dtypes=["float32"],
+            drafters=["random", "layer-skip:2"],
+            context_tokens=100,
+        )
+    )
+    report = measure(contenders, prompts, MACHINE, repeats=1, max_new_tokens=4)
+    assert [row.drafter for row in report.rows] == [None, "random", "layer-skip:2"]
+    assert not report.skipped
+
+
+def test_a_shape_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="there is no shape 'huge'"):
+        RandomWeights("huge").target("cpu", "float32", 1)
+
+
 def test_an_engine_that_cannot_be_opened_is_unavailable(tmp_path: Path, tiny_folder: Path) -> None:
     for settings in (
-        EngineSettings(tmp_path, "cpu", "float32", 1, 64),
-        EngineSettings(tiny_folder, "cpu", "float8", 1, 64),
-        EngineSettings(tiny_folder, "cpu", "float32", 1, 64, drafter=str(tmp_path)),
+        EngineSettings(Stored(tmp_path), "cpu", "float32", 1, 64),
+        EngineSettings(Stored(tiny_folder), "cpu", "float8", 1, 64),
+        EngineSettings(Stored(tiny_folder), "cpu", "float32", 1, 64, drafter=str(tmp_path)),
     ):
         with pytest.raises(Unavailable):
             OurEngine(settings)

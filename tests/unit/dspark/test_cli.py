@@ -107,6 +107,32 @@ def test_bench_prints_writes_and_draws(run: Run, model: Path, tmp_path: Path) ->
     ET.parse(tmp_path / "bench.svg")
 
 
+def test_bench_compares_drafters_of_a_shape(run: Run, model: Path, tmp_path: Path) -> None:
+    result = run(
+        "bench",
+        *("--random-weights", model, "--dtype", "float32", "--limit", 2, "--repeats", 1),
+        *("--drafter", "layer-skip:2", "--drafter", "random", "--tree", "none,4"),
+        *("--schedule", "full", "--temperature", 0.7, "--max-new-tokens", 4),
+        *("--json", tmp_path / "bench.json"),
+    )
+    assert result.exit_code == 0, result.output
+    rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert [row["drafter"] for row in rows] == [
+        None,
+        "layer-skip:2",
+        "layer-skip:2 tree 4",
+        "random",
+        "random tree 4",
+    ]
+
+
+def test_generate_drafts_with_whatever_is_named(run: Run, model: Path) -> None:
+    arguments = ("generate", "HELLO", "--target", model, "--max-new-tokens", 8)
+    plain = run(*arguments).stdout
+    for extra in (("--drafter", "prompt-lookup"), ("--drafter", "layer-skip:2", "--tree", "2x2")):
+        assert run(*arguments, *extra, "--schedule", "full").stdout == plain
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "complaint"),
     [
@@ -115,6 +141,10 @@ def test_bench_prints_writes_and_draws(run: Run, model: Path, tmp_path: Path) ->
         (("generate", "HELLO", "--drafter", "nowhere"), FAILED, "nowhere"),
         (("bench", "--plot", "picture.png"), MISUSED, "drawn as SVG"),
         (("bench", "--systems", "vllm"), MISUSED, "vllm"),
+        (("bench", "--tree", "big"), MISUSED, "give a number of nodes"),
+        (("bench", "--random-weights", "huge"), MISUSED, "there is no shape 'huge'"),
+        (("generate", "HELLO", "--drafter", "layer-skip:9"), MISUSED, "below the target's 3"),
+        (("generate", "HELLO", "--device", "gpu"), MISUSED, "device is 'gpu'"),
         (("bench", "--dtype", "float8"), MISUSED, "float8"),
         (("bench", "--prompts", "missing.txt"), MISUSED, "missing.txt cannot be read"),
         (("profile", "--json", "missing/costs.json"), MISUSED, "cannot be written"),
