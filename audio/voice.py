@@ -169,13 +169,13 @@ class Piper:
         phonemes = self._phonemes(_joined(text, places, said)) if _has_words(said) else []
         if not phonemes:
             return _SILENCE
-        latent, begins = self._encode(phonemes, speed)
+        latent, begins, ends = self._encode(phonemes, speed)
         first = max(0, int(begins[0]) - _LEAD_FRAMES)
         spans = assign_phonemes([self._phonemizer.word(word) for word in said], phonemes)
         words = tuple(
-            SpokenWord(*place, *(self._hop * (int(begins[index]) - first) for index in span))
-            for place, span in zip(places, spans, strict=True)
-            if span is not None
+            SpokenWord(*place, *(self._hop * (frame - first) for frame in heard))
+            for place, heard in zip(places, _word_frames(spans, begins, ends), strict=True)
+            if heard is not None
         )
         sample_count = self._hop * (latent.shape[2] - first)
         return Utterance(words, sample_count, lambda cut: self._decode(latent, first, cut))
@@ -196,10 +196,10 @@ class Piper:
 
     def _encode(
         self, phonemes: list[str], speed: float
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """The latent `[1, channels, frames]`, and the frame at which each phoneme begins, with
-        one more for the end of the last."""
-        ids, begins = self._ids(phonemes)
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+        """The latent `[1, channels, frames]`, and the frames at which each phoneme begins and
+        ends.  Between them lies a blank, in which one sound turns into the next."""
+        ids, begins, ends = self._ids(phonemes)
         scales = (
             self._description.noise_scale,
             self._description.length_scale / speed,
@@ -211,19 +211,22 @@ class Piper:
             "scales": np.array(scales, np.float32),
         }
         latent, durations = _run(self._encoder, feeds)
-        ends = np.concatenate([[0], np.cumsum(durations.ravel())]).astype(np.int64)
-        return latent, ends[begins]
+        frames = np.concatenate([[0], np.cumsum(durations.ravel())]).astype(np.int64)
+        return latent, frames[begins], frames[ends]
 
-    def _ids(self, phonemes: list[str]) -> tuple[list[int], list[int]]:
-        """The model's input, with a blank after each phoneme; and where each phoneme begins."""
+    def _ids(self, phonemes: list[str]) -> tuple[list[int], list[int], list[int]]:
+        """The model's input, with a blank after each phoneme; and where in it each phoneme begins
+        and ends."""
         known = self._description.phoneme_ids
         blank = known["_"]
         ids = [*known["^"], *blank]
-        begins = [len(ids)]
+        begins, ends = [], []
         for phoneme in phonemes:
-            ids += [*known[phoneme], *blank]
             begins.append(len(ids))
-        return [*ids, *known["$"]], begins
+            ids += known[phoneme]
+            ends.append(len(ids))
+            ids += blank
+        return [*ids, *known["$"]], begins, ends
 
     def _decode(self, latent: NDArray[np.float32], first: int, cut: Cutting) -> Iterator[Samples]:
         """The sound of the latent from frame `first`, at the voice's gain, without clicks."""
@@ -268,6 +271,22 @@ def _joined(text: str, places: Sequence[tuple[int, int]], words: Sequence[str]) 
         pieces += [text[end:start], word]
         end = stop
     return "".join([*pieces, text[end:]])
+
+
+def _word_frames(
+    spans: Sequence[tuple[int, int] | None], begins: NDArray[np.int64], ends: NDArray[np.int64]
+) -> Iterator[tuple[int, int] | None]:
+    """The frames in which each word is heard, from those in which its phonemes are.
+
+    In one breath a word ends where the next begins; before a pause, with its last phoneme.
+    """
+    followed = {span[0] for span in spans if span is not None}
+    for span in spans:
+        if span is None:
+            yield None
+        else:
+            start, end = span
+            yield int(begins[start]), int(begins[end] if end in followed else ends[end - 1])
 
 
 def window_bounds(first: int, frames: int) -> Iterator[tuple[int, int]]:

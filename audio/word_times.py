@@ -25,7 +25,8 @@ def assign_phonemes(words: Sequence[str], sentence: Sequence[str]) -> list[tuple
 
     `words`: the phonemes of each word pronounced alone.  `sentence`: the phonemes of all of them
     in one breath, spaces and punctuation included.  Spans neither overlap nor change order.  A
-    space belongs to the word before it, which fades into it; a pause with punctuation to no one.
+    space between two words belongs to the second, which is heard from there on (in one breath
+    nothing is silent); a pause with punctuation belongs to no one.
     """
     expected = [(_GAP, -1)]
     for index, word in enumerate(words):
@@ -46,16 +47,22 @@ def assign_phonemes(words: Sequence[str], sentence: Sequence[str]) -> list[tuple
 
 
 def _widened(start: int, end: int, sentence: Sequence[str]) -> tuple[int, int]:
-    """A span of sounds with the marks that belong to it: stress before, length and space after."""
+    """A span of sounds with what belongs to it: stress and space before, marks after."""
     while start > 0 and sentence[start - 1] in _STRESS:
         start -= 1
-    following = "".join(sentence[end:])
-    marks = len(following) - len(following.lstrip(_MARKS + _GAP))
-    return start, end + marks
+    if start > 1 and sentence[start - 1] == _GAP and _is_in_a_word(sentence[start - 2]):
+        start -= 1
+    while end < len(sentence) and sentence[end] in _MARKS:
+        end += 1
+    return start, end
 
 
 def _is_sound(phoneme: str) -> bool:
     return unicodedata.category(phoneme) in ("Ll", "Lo", "Lu")
+
+
+def _is_in_a_word(phoneme: str) -> bool:
+    return _is_sound(phoneme) or phoneme in _MARKS
 
 
 def _sounds(phonemes: str) -> list[str]:

@@ -145,9 +145,18 @@ def test_words_are_in_order_and_end_within_the_audio(voice: Piper, text: str) ->
 
 
 def test_a_word_lasts_as_long_as_its_phonemes(voice: Piper) -> None:
-    # "it" is two phonemes, each with a blank after it, and so is the space that follows
-    first = voice.speak("it is").words[0]
-    assert first.end_sample - first.start_sample == 3 * 2 * FRAMES_OF_AN_ID * HOP
+    # "ɪɾ ˈɪz", with a blank behind each
+    it, is_ = voice.speak("it is").words
+    ids = FRAMES_OF_AN_ID * HOP
+    assert it.end_sample - it.start_sample == 4 * ids
+    assert is_.start_sample == it.end_sample
+    assert is_.end_sample - is_.start_sample == 7 * ids
+
+
+def test_a_pause_belongs_to_no_word(voice: Piper) -> None:
+    # "ɪɾ, ˈɪz": the comma and the space, each with a blank behind it, and the one before them
+    it, is_ = voice.speak("it, is").words
+    assert is_.start_sample - it.end_sample == 5 * FRAMES_OF_AN_ID * HOP
 
 
 def test_a_number_is_one_word(voice: Piper) -> None:
