@@ -29,6 +29,7 @@ from assistant.errors import AddressUnavailable
 from assistant.metrics import CONTENT_TYPE, Metrics
 from assistant.realtime.client_secrets import KeyRefused, Keys, SecretRequest, TooManySecrets
 from assistant.realtime.connection import RealtimeConnection
+from assistant.realtime.door import Door
 from assistant.realtime.errors import (
     INTERNAL_ERROR,
     TRY_LATER,
@@ -37,8 +38,8 @@ from assistant.realtime.errors import (
     from_validation,
 )
 from assistant.realtime.refusal import (
+    Denied,
     RefusableWebSocket,
-    foreign,
     full,
     http_error,
     log_refusal,
@@ -48,8 +49,7 @@ from assistant.realtime.websocket import (
     accept,
     close,
     converse,
-    foreign_origin,
-    key_of,
+    deny,
     turn_away,
 )
 from assistant.stages import STAGES, StageProgress, Stages, open_stages
@@ -76,9 +76,11 @@ class AssistantServer:
     ) -> None:
         self.config = config
         self.metrics = Metrics()
+        self._keys = Keys(key.get_secret_value() for key in config.server.api_keys)
+        self._door = Door(self._keys, config.server.allowed_origins)
         self.dashboard = Dashboard(
             config,
-            let_in=self._let_operator_in,
+            door=self._door,
             sessions=lambda: self._sessions,
             engine_metrics=self._engine_metrics,
         )
@@ -87,7 +89,6 @@ class AssistantServer:
         self._stages = stages
         self._progress = dict.fromkeys(STAGES, "waiting" if stages is None else "ready")
         self._on_progress = on_progress
-        self._keys = Keys(key.get_secret_value() for key in config.server.api_keys)
         self._sessions = 0
 
     # -- life ---------------------------------------------------------------------------
@@ -182,11 +183,10 @@ class AssistantServer:
     async def realtime(self, websocket: WebSocket) -> None:
         """One session of the realtime protocol."""
         try:
-            session = self._keys.session_of(key_of(websocket))
-        except KeyRefused as refused:
-            await self._deny_key(websocket, refused)
-            return
-        if await self._deny_foreign(websocket):
+            session = self._door.session_of(websocket)
+        except Denied as denied:
+            self._note_refusal(websocket, denied.error)
+            await deny(websocket, denied)
             return
         await accept(websocket)
         stages = self._stages
@@ -196,37 +196,6 @@ class AssistantServer:
             await self._turn_away(websocket, full())
         else:
             await close(websocket, await self._hold_session(websocket, stages, session))
-
-    async def _let_operator_in(self, websocket: WebSocket) -> bool:
-        """Accept the websocket of who holds one of the server's keys, else refuse it.
-
-        A short-lived key is for one session of one user, not for a look at everybody's.
-        """
-        try:
-            self._keys.check(key_of(websocket))
-        except KeyRefused as refused:
-            await self._deny_key(websocket, refused)
-            return False
-        if await self._deny_foreign(websocket):
-            return False
-        await accept(websocket)
-        return True
-
-    async def _deny_key(self, websocket: WebSocket, refused: KeyRefused) -> None:
-        await self._deny(websocket, 401, ProtocolError("invalid_api_key", str(refused)))
-
-    async def _deny_foreign(self, websocket: WebSocket) -> bool:
-        """Refuse the handshake to the page of another website; return whether it was one."""
-        origin = foreign_origin(websocket)
-        if self._keys.required or origin in (None, *self.config.server.allowed_origins):
-            return False
-        await self._deny(websocket, 403, foreign(origin))
-        return True
-
-    async def _deny(self, websocket: WebSocket, status: int, error: ProtocolError) -> None:
-        """Refuse the handshake."""
-        self._note_refusal(websocket, error)
-        await websocket.send_denial_response(http_error(status, error))
 
     async def _turn_away(self, websocket: WebSocket, error: ProtocolError) -> None:
         """Refuse a session for now, where a page can read why."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 from starlette.requests import Request
@@ -16,9 +16,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from assistant.config import Config
 from assistant.dashboard.feed import Feed
 from assistant.dashboard.load import LoadMeter
+from assistant.realtime.door import Door
 from assistant.realtime.errors import CLIENT_LEFT, TRY_LATER, ConnectionEnded, ProtocolError
 from assistant.realtime.outbox import Outbox
-from assistant.realtime.websocket import close, turn_away
+from assistant.realtime.refusal import Denied, log_refusal
+from assistant.realtime.websocket import accept, close, deny, turn_away
 from dspark import EngineMetrics
 
 PAGE = Path(__file__).parent.parent / "web" / "dashboard.html"
@@ -31,21 +33,20 @@ MOST_WATCHING = 16
 class Dashboard:
     """What is shown, and to whom.
 
-    `let_in` accepts the websocket of somebody who may look, and refuses all others; `sessions`
-    tells how many are open.
+    `sessions` tells how many are open.
     """
 
     def __init__(
         self,
         config: Config,
         *,
-        let_in: Callable[[WebSocket], Awaitable[bool]],
+        door: Door,
         sessions: Callable[[], int],
         engine_metrics: Callable[[], EngineMetrics | None],
     ) -> None:
         self.feed = Feed(config)
         self.load = LoadMeter(engine_metrics)
-        self._let_in = let_in
+        self._door = door
         self._sessions = sessions
 
     @property
@@ -68,8 +69,13 @@ class Dashboard:
 
     async def events(self, websocket: WebSocket) -> None:
         """What the page shows, until it leaves, falls behind, or the server stops."""
-        if not await self._let_in(websocket):
+        try:
+            self._door.check_operator(websocket)
+        except Denied as denied:
+            log_refusal("the dashboard", websocket, denied.error)
+            await deny(websocket, denied)
             return
+        await accept(websocket)
         if self.feed.watching >= MOST_WATCHING:
             message = "As many dashboards are open as may be; close another one."
             await turn_away(websocket, TRY_LATER, ProtocolError("too_many_dashboards", message))

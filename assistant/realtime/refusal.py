@@ -9,6 +9,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from assistant.errors import AssistantError
 from assistant.realtime.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -36,6 +37,15 @@ def log_refusal(what: str, client: HTTPConnection, error: ProtocolError) -> None
     """Log who was refused what, and why; no message of ours repeats the key that was shown."""
     host = client.client.host if client.client else "an unknown address"
     logger.warning("refused %s to %s (%s): %s", what, host, error.code, error.message)
+
+
+class Denied(AssistantError):
+    """The handshake is to be answered with the HTTP `status` and `error`, and nothing else."""
+
+    def __init__(self, status: int, error: ProtocolError) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.error = error
 
 
 def http_error(status: int, error: ProtocolError) -> JSONResponse:

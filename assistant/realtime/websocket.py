@@ -17,6 +17,7 @@ from assistant.realtime.errors import (
     ConnectionEnded,
     ProtocolError,
 )
+from assistant.realtime.refusal import Denied, http_error
 from assistant.realtime.wire import JsonObject
 
 CLOSE_PATIENCE_S = 10.0
@@ -78,6 +79,11 @@ async def close(websocket: WebSocket, ended: ConnectionEnded) -> None:
     with suppress(TimeoutError, WebSocketDisconnect, RuntimeError):  # RuntimeError: closed already
         async with asyncio.timeout(CLOSE_PATIENCE_S):
             await websocket.close(ended.code, ended.reason)
+
+
+async def deny(websocket: WebSocket, denied: Denied) -> None:
+    """Refuse the handshake."""
+    await websocket.send_denial_response(http_error(denied.status, denied.error))
 
 
 async def turn_away(websocket: WebSocket, code: int, error: ProtocolError) -> None:
