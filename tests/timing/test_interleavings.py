@@ -8,7 +8,14 @@ from itertools import pairwise
 
 import pytest
 
-from assistant.effects import PlaybackCleared, ResponseAudio, ResponseFinished, ResponseStarted
+from assistant.effects import (
+    PlaybackCleared,
+    ResponseAudio,
+    ResponseFinished,
+    ResponseStarted,
+    TranscriptCompleted,
+    TranscriptSoFar,
+)
 from assistant.events import (
     CancelResponse,
     ClearAudio,
@@ -47,7 +54,8 @@ def random_world(seed: int) -> World:
     while moment_s < SPEECH_UNTIL_S:
         end_s = moment_s + draw.choice((0.1, 0.3, 0.8, 2.0))
         text = draw.choice(("", f"words number {len(speeches)}", "yes"))
-        speeches.append(Speech(moment_s, end_s, text))
+        fade_s = draw.choice((0.0, 0.06, 0.2))
+        speeches.append(Speech(moment_s, end_s, text, fade_s))
         moment_s = end_s + draw.choice((0.2, 0.6, 1.0, 3.0))
     detection = draw.choice(
         (
@@ -82,6 +90,7 @@ def random_world(seed: int) -> World:
         seed=seed,
         microphone_until_s=draw.choice((SPEECH_UNTIL_S / 2, SPEECH_UNTIL_S + 3)),
         broken=frozenset(stage for stage in BREAKABLE if draw.random() < 0.05),
+        flaky=draw.choice((0.0, 0.0, 0.2, 0.5)),
     )
     world.acknowledges = acknowledges
     for _ in range(draw.choice((0, 0, 2, 6, 12))):
@@ -134,6 +143,20 @@ def check(world: World) -> None:
             assert item.status is not ItemStatus.IN_PROGRESS
     for turn in world.turns:
         turn.timeline.check_order()
+    check_words(world)
+
+
+def check_words(world: World) -> None:
+    """Check that words shown early were never taken back, and that none came too late."""
+    stable: dict[str, str] = {}
+    told: set[str] = set()
+    for notice in world.of(TranscriptSoFar, TranscriptCompleted):
+        if isinstance(notice, TranscriptSoFar):
+            assert notice.item_id not in told, "words so far after all words"
+            assert notice.stable.startswith(stable.get(notice.item_id, "")), "stable words changed"
+            stable[notice.item_id] = notice.stable
+        elif isinstance(notice, TranscriptCompleted):
+            told.add(notice.item_id)
 
 
 def _is_start(notice: object) -> bool:

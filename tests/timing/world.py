@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -50,11 +50,13 @@ from assistant.events import (
 from assistant.items import AnswerStep, Failure, Item, Usage
 from assistant.session import Limits, Session
 from assistant.settings import Settings
+from audio.streaming import Segment
 
 WINDOW = 512
 WINDOW_S = WINDOW / INPUT_RATE_HZ
 RATE_HZ = 1_000
 """The fake voice's sample rate: low, so that positions are easy to read."""
+WORDS_IN_A_SEGMENT = 8
 GUESSED_S = 0.101
 """The fake recogniser knows a word without hearing so much of its end."""
 WORD_S = 0.25
@@ -76,19 +78,31 @@ class Pace:
 
 @dataclass(frozen=True)
 class Speech:
-    """The user says `text` from `start_s` to `end_s`; an empty text is a noise."""
+    """The user says `text` from `start_s` to `end_s`; an empty text is a noise.
+
+    In the last `fade_s` the speech probability is low, but not yet as low as in silence.
+    """
 
     start_s: float
     end_s: float
     text: str
+    fade_s: float = 0.0
+    breath_s: float = 0.0
+    """How long the voice sounds on after the last word."""
 
-    def said_by(self, moment_s: float) -> str:
-        """The words said by then; the last sounds of a word can be guessed."""
+    def words(self) -> Iterator[tuple[str, float]]:
+        """The words, each with the moment at which it has been said."""
         words = self.text.split()
-        word_s = (self.end_s - self.start_s) / max(1, len(words))
-        ends_s = (self.start_s + (index + 1) * word_s for index in range(len(words)))
-        pairs = zip(words, ends_s, strict=True)
-        return " ".join(word for word, end_s in pairs if end_s <= moment_s + GUESSED_S)
+        word_s = (self.end_s - self.breath_s - self.start_s) / max(1, len(words))
+        for index, word in enumerate(words):
+            yield word, self.start_s + (index + 1) * word_s
+
+    def probability(self, start_s: float, end_s: float) -> float:
+        """How likely a window is held to be speech."""
+        if self.start_s >= end_s - 1e-9 or self.end_s <= start_s + 1e-9:
+            return 0.02
+        fading = self.fade_s and end_s > self.end_s - self.fade_s + 1e-9
+        return 0.5 if fading else 0.95
 
 
 @dataclass
@@ -128,24 +142,36 @@ class World:
         seed: int = 0,
         microphone_until_s: float = 20.0,
         broken: frozenset[str] = frozenset(),
+        flaky: float = 0.0,
+        window: int = WINDOW,
     ) -> None:
         self.session = Session(
             settings or Settings(), voice_rate_hz=RATE_HZ, limits=limits, id_prefix=""
         )
         self.now = 0.0
+        self.effects: list[tuple[float, Effect]] = []
+        """All that the core asked for and told."""
         self.notices: list[tuple[float, Notice]] = []
         self.prompts: list[Generate] = []
         self.prefills: list[Prefill] = []
+        self.attempts: list[tuple[float, Transcribe]] = []
+        """What the recogniser was asked for, and when."""
         self.spoken_chunks: list[int] = []
         self.stops_s: list[float] = []
         """When work was called off."""
         self.loudspeaker = Loudspeaker()
         self.acknowledges = True
+        self.respell: Callable[[str], str] = str
+        """How later attempts spell what the first one heard."""
         self._speeches = speeches
         self._replies = itertools.cycle(replies)
         self._pace = pace or Pace()
         self._random = random.Random(seed)
         self._broken = set(broken)
+        self._flaky = flaky
+        """The share of the attempts at words that fail; others are lost when overtaken."""
+        self._newest_attempt: dict[int, int] = {}
+        self._window = window
         self._broken_once: set[str] = set()
         self._moments: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -153,8 +179,8 @@ class World:
         self._playing_generation = 0
         self._cleared_generation = 0
         self._timer_s: float | None = None
-        for window in range(round(microphone_until_s / WINDOW_S)):
-            self.at((window + 1) * WINDOW_S, self._hear(window))
+        for index in range(round(microphone_until_s * INPUT_RATE_HZ / window)):
+            self.at((index + 1) * window / INPUT_RATE_HZ, self._hear(index))
         self.at(0.05, self._acknowledge)
 
     # -- the script ---------------------------------------------------------------------
@@ -209,6 +235,7 @@ class World:
     # -- stages -------------------------------------------------------------------------
 
     def _carry_out(self, effect: Effect) -> None:
+        self.effects.append((self.now, effect))
         match effect:
             case Transcribe():
                 self._transcribe(effect)
@@ -230,16 +257,39 @@ class World:
 
     def _transcribe(self, work: Transcribe) -> None:
         start_s, end_s = work.start_sample / INPUT_RATE_HZ, work.end_sample / INPUT_RATE_HZ
-        said = [s for s in self._speeches if s.start_s < end_s and s.end_s > start_s]
-        text = " ".join(words for speech in said if (words := speech.said_by(end_s)))
+        self.attempts.append((self.now, work))
+        said = [
+            (word, said_s)
+            for speech in self._speeches
+            for word, said_s in speech.words()
+            if start_s + 1e-3 < said_s <= end_s + GUESSED_S
+        ]
+        text = " ".join(word for word, _ in said)
+        text = self.respell(text) if len(self.attempts) > 1 else text
+        segments = tuple(
+            Segment(" ".join(word for word, _ in sentence), round(sentence[-1][1] * INPUT_RATE_HZ))
+            for start in range(0, len(said), WORDS_IN_A_SEGMENT)
+            if (sentence := said[start : start + WORDS_IN_A_SEGMENT])
+        )
         after_s = self._takes(self._pace.transcript_s)
-        if self._fails("asr"):
-            self._later(after_s, TranscriptFailed(work.turn_id, work.attempt, FAILED))
-        elif not self._fails("asr_hangs"):
-            self._later(
-                after_s,
-                TranscriptReady(work.turn_id, work.attempt, text, None if text else "no_speech"),
-            )
+        result: Event
+        flaky = self._flaky and work.kind != "final" and self._random.random() < self._flaky
+        if self._fails("asr") or flaky:
+            result = TranscriptFailed(work.turn_id, work.attempt, FAILED)
+        elif self._fails("asr_hangs"):
+            return
+        else:
+            rejection = None if text else "no_speech"
+            result = TranscriptReady(work.turn_id, work.attempt, text, rejection, segments)
+        self._newest_attempt[work.turn_id] = work.attempt
+        # An attempt that is overtaken before it has begun never comes back.
+        lost_if_overtaken = self._flaky and self._random.random() < 0.5
+
+        def deliver() -> None:
+            if not lost_if_overtaken or self._newest_attempt[work.turn_id] == work.attempt:
+                self.feed(result)
+
+        self.at(self.now + after_s, deliver)
 
     def _generate(self, work: Generate) -> None:
         moment_s = self._takes(self._pace.first_text_s)
@@ -348,10 +398,11 @@ class World:
 
     # -- time ---------------------------------------------------------------------------
 
-    def _hear(self, window: int) -> Callable[[], None]:
-        start_s, end_s = window * WINDOW_S, (window + 1) * WINDOW_S
-        voiced = any(s.start_s < end_s and s.end_s > start_s for s in self._speeches)
-        frame = AudioAnalysed(window * WINDOW, (window + 1) * WINDOW, 0.95 if voiced else 0.02)
+    def _hear(self, index: int) -> Callable[[], None]:
+        start, end = index * self._window, (index + 1) * self._window
+        start_s, end_s = start / INPUT_RATE_HZ, end / INPUT_RATE_HZ
+        sounds = (speech.probability(start_s, end_s) for speech in self._speeches)
+        frame = AudioAnalysed(start, end, max(sounds, default=0.02))
         return lambda: self.feed(frame)
 
     def _set_timer(self) -> None:
