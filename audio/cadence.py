@@ -16,15 +16,15 @@ COVER_MARGIN_MS = 96
 """An attempt may end so much before the last voiced sample and has heard all words all the same:
 the speech probability outlasts the voice. docs/recognition.md has the word error rates."""
 
-DIP = 0.7
+DIP = 0.6
 """A speech probability that falls below this may be the end of the speech."""
 
 FIRST_COST_S = 0.1
 _HIGHEST_COST_S = 0.5  # a busy moment must not silence the whole rest of an utterance
 _SMOOTHING = 0.3
-_SHORTEST_BEAT_S = 1.0
-_COSTS_IN_A_BEAT = 8
-_COSTS_BETWEEN_DIPS = 2
+_SHORTEST_BEAT_S = 2.0
+_COSTS_IN_A_BEAT = 16
+_COSTS_BETWEEN_DIPS = 5
 
 
 def covers(cursor: int, last_voiced_sample: int) -> bool:

@@ -1,4 +1,7 @@
-"""How well and how fast the recogniser hears labelled recordings, beside Whisper's usual 30 s path.
+"""How well and how fast labelled recordings are heard, beside Whisper's usual 30 s path.
+
+Each recording is recognised in three ways: by the usual path and by the fitted window, both once it
+is over, and by the streaming recogniser while it plays.
 
     python -m audio.evaluate recordings/manifest.jsonl --model whisper-folder
 
@@ -22,9 +25,12 @@ from rich.console import Console
 from rich.table import Table
 
 from audio.pcm import Samples, read_audio, resample
-from audio.transcriber import SAMPLE_RATE_HZ, Whisper, load_whisper
+from audio.replay import replay
+from audio.transcriber import SAMPLE_RATE_HZ, Transcriber, Whisper, load_whisper
+from audio.vad import load_vad
 from audio.words import normalise, word_errors
 
+STREAMING = "streaming"
 FITTED = "fitted window"
 USUAL = "30 s window, beam 1"
 
@@ -52,6 +58,12 @@ class Hearing:
     text: str
     seconds: float
     milliseconds: float
+    """What the attempt took whose words counted."""
+    attempts: int = 1
+    total_ms: float = 0.0
+    """What all attempts took."""
+    heard_before_end: bool = False
+    """No attempt had to begin after the end of the speech."""
 
     @property
     def errors(self) -> int:
@@ -73,7 +85,13 @@ class Score:
     mean_ms: float
     p95_ms: float
     compute_ratio: float
-    """Seconds of computing per second of sound."""
+    """Seconds of computing per second of sound, for the attempts whose words counted."""
+    total_compute_ratio: float
+    """The same for all attempts."""
+    attempts: float
+    """Attempts for each clip."""
+    heard_before_end: float
+    """Share of the clips for which no attempt began after the end of the speech."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +119,10 @@ def read_manifest(manifest: Path) -> list[Clip]:
     return clips
 
 
-def usual_recogniser(model: Path | str, threads: int = 1) -> Callable[[Samples], str]:
+Recogniser = Callable[[Clip, Samples], Hearing]
+
+
+def usual_recogniser(model: Path | str, threads: int = 1) -> Recogniser:
     """faster-whisper's own `transcribe`, greedy, on the same weights."""
     whisper = faster_whisper.WhisperModel(
         str(model), device="cpu", compute_type="int8", cpu_threads=threads
@@ -111,27 +132,58 @@ def usual_recogniser(model: Path | str, threads: int = 1) -> Callable[[Samples],
         segments, _ = whisper.transcribe(samples, language="en", beam_size=1)
         return " ".join(segment.text.strip() for segment in segments)
 
-    return transcribe
+    return at_once(transcribe)
+
+
+def at_once(transcribe: Callable[[Samples], str]) -> Recogniser:
+    """Recognise a whole clip when it is over."""
+
+    def hear(clip: Clip, samples: Samples) -> Hearing:
+        begin = time.perf_counter()
+        text = transcribe(samples)
+        took_ms = (time.perf_counter() - begin) * 1000
+        seconds = len(samples) / SAMPLE_RATE_HZ
+        return Hearing(clip, text, seconds, took_ms, total_ms=took_ms)
+
+    return hear
+
+
+def while_it_plays(transcriber: Transcriber) -> Recogniser:
+    """Recognise a clip while it is being spoken."""
+    vad = load_vad()
+
+    def hear(clip: Clip, samples: Samples) -> Hearing:
+        played = replay(samples, transcriber, vad)
+        took_ms = played.attempts_ms or [0.0]
+        return Hearing(
+            clip,
+            played.text,
+            len(samples) / SAMPLE_RATE_HZ,
+            took_ms[-1],
+            len(played.attempts_ms),
+            sum(took_ms),
+            played.heard_before_end,
+        )
+
+    return hear
 
 
 def hear(
-    clips: Sequence[Clip], recognisers: dict[str, Callable[[Samples], str]]
+    clips: Sequence[Clip], recognisers: dict[str, Recogniser]
 ) -> Iterator[tuple[str, Hearing]]:
     """Give every clip to every recogniser in turn, so that a busy moment hits all of them."""
     for clip in clips:
         samples = clip.samples()
-        for name, transcribe in recognisers.items():
-            begin = time.perf_counter()
-            text = transcribe(samples)
-            milliseconds = (time.perf_counter() - begin) * 1000
-            yield name, Hearing(clip, text, len(samples) / SAMPLE_RATE_HZ, milliseconds)
+        for name, recogniser in recognisers.items():
+            yield name, recogniser(clip, samples)
 
 
 def evaluate(whisper: Whisper, model: Path | str, clips: Sequence[Clip]) -> Report:
-    """Run the recogniser and the usual path over the clips."""
+    """Run the recogniser in both ways, and the usual path, over the clips."""
     whisper.warm_up()
     recognisers = {
-        FITTED: lambda samples: whisper.transcribe(samples).text,
+        STREAMING: while_it_plays(whisper),
+        FITTED: at_once(lambda samples: whisper.transcribe(samples).text),
         USUAL: usual_recogniser(model),
     }
     heard: dict[str, list[Hearing]] = {name: [] for name in recognisers}
@@ -173,12 +225,16 @@ def score(recogniser: str, labels: str, hearings: Sequence[Hearing]) -> Score:
         mean_ms=float(np.mean(milliseconds)),
         p95_ms=float(np.percentile(milliseconds, 95)),
         compute_ratio=sum(milliseconds) / 1000 / seconds,
+        total_compute_ratio=sum(h.total_ms for h in hearings) / 1000 / seconds,
+        attempts=sum(h.attempts for h in hearings) / len(hearings),
+        heard_before_end=sum(h.heard_before_end for h in hearings) / len(hearings),
     )
 
 
 def print_report(report: Report) -> None:
     """The report as a table on the terminal."""
-    table = Table("recogniser", "labels", "clips", "WER", "exact", "mean ms", "p95 ms", "compute")
+    titles = "recogniser,labels,clips,WER,exact,ms,p95,compute,in total,attempts,heard before end"
+    table = Table(*titles.split(","))
     for line in report.scores:
         table.add_row(
             line.recogniser,
@@ -189,6 +245,9 @@ def print_report(report: Report) -> None:
             f"{line.mean_ms:.0f}",
             f"{line.p95_ms:.0f}",
             f"{line.compute_ratio:.3f}",
+            f"{line.total_compute_ratio:.3f}",
+            f"{line.attempts:.1f}",
+            f"{line.heard_before_end:.2f}",
         )
     console = Console()
     console.print(table)
