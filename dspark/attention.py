@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from dspark.cached_rows import CachedRows
 from dspark.kv_cache import KvCache, padded
 
 Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -17,6 +20,8 @@ Attention = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 → `[tokens, heads × head_dim]`."""
 
 _LEAST_ROWS = 4
+_SHORT_HEAD = 16
+_MOST_ROWS_OF_SHORT_HEADS = 48
 
 
 class Placed(Protocol):
@@ -52,8 +57,27 @@ class SlotAttention:
     def __init__(
         self, spans: Sequence[Placed], cache: KvCache, *, heads: int, causal: bool
     ) -> None:
-        self._lengths = [span.stop - span.start for span in spans]
-        self._spans = [_SpanAttention(span, cache, heads, causal) for span in spans]
+        self._placed = spans
+        self._runs = [run for span in spans for run in _cut(span, cache, heads, causal)]
+        self._cache = cache
+        self._heads = heads
+        self._causal = causal
+        self._lengths = [run.stop - run.start for run in self._runs]
+
+    def rows(self) -> CachedRows:
+        """See `OverCache`."""
+        return CachedRows.of(
+            self._cache,
+            (
+                (span.slot, place, place + 1 if self._causal else span.stop)
+                for span in self._placed
+                for place in range(span.start, span.stop)
+            ),
+        )
+
+    @cached_property
+    def _spans(self) -> list[_SpanAttention]:
+        return [_SpanAttention(run, self._cache, self._heads, self._causal) for run in self._runs]
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Store the spans' keys and values, and attend (see `Attention`)."""
@@ -63,6 +87,28 @@ class SlotAttention:
         return torch.cat(
             [span(layer, *piece) for span, *piece in zip(self._spans, *pieces, strict=True)]
         )
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A part of a span (see `Placed`)."""
+
+    slot: int
+    start: int
+    stop: int
+
+
+def _cut(span: Placed, cache: KvCache, heads: int, causal: bool) -> Sequence[Placed]:
+    """A span in parts that are attended to one after the other; most are whole.
+
+    MKL sums products of many rows of short heads in another order.
+    """
+    kv_heads, _, head_dim = cache.keys.shape[2:]
+    most = _MOST_ROWS_OF_SHORT_HEADS // (heads // kv_heads)
+    if not causal or head_dim >= _SHORT_HEAD or span.stop - span.start <= most:
+        return [span]
+    starts = range(span.start, span.stop, most)
+    return [_Run(span.slot, start, min(start + most, span.stop)) for start in starts]
 
 
 class _SpanAttention:

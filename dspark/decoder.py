@@ -17,8 +17,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from dspark.attention import Attention
+from dspark.cached_rows import OverCache
 from dspark.checkpoint import Weights
 from dspark.errors import UnsupportedArchitecture
+from dspark.fast_path import compiled_stack
 from dspark.linear import Linear
 from dspark.norm import RmsNorm
 
@@ -211,43 +213,45 @@ class DecoderLayer:
             return weights.dense(f"{prefix}.{name}.weight", (size,))
 
         epsilon = config.norm_epsilon
-        self._attention_norm = RmsNorm(vector("input_layernorm", hidden), epsilon)
-        self._mlp_norm = RmsNorm(vector("post_attention_layernorm", hidden), epsilon)
-        self._qkv = weights.linear(
+        self.attention_norm = RmsNorm(vector("input_layernorm", hidden), epsilon)
+        self.mlp_norm = RmsNorm(vector("post_attention_layernorm", hidden), epsilon)
+        self.qkv = weights.linear(
             [f"{prefix}.self_attn.{name}_proj" for name in "qkv"],
             [attention, kv, kv],
             hidden,
             bias=config.qkv_bias,
         )
-        self._output = weights.linear(
+        self.output = weights.linear(
             [f"{prefix}.self_attn.o_proj"], [hidden], attention, bias=config.output_bias
         )
-        self._gate_up = weights.linear(
+        self.gate_up = weights.linear(
             [f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj"],
             [config.intermediate_size] * 2,
             hidden,
             bias=config.mlp_bias,
         )
-        self._down = weights.linear(
+        self.down = weights.linear(
             [f"{prefix}.mlp.down_proj"], [hidden], config.intermediate_size, bias=config.mlp_bias
         )
+        self.head_norms: tuple[Tensor, Tensor] | None = None
         self._qk_norm: Tensor | None = None
         if config.qk_norm:
-            # One row a head, so that queries and keys are normed and rotated together.
             query = vector("self_attn.q_norm", config.head_dim)
             key = vector("self_attn.k_norm", config.head_dim)
+            self.head_norms = query, key
+            # One row a head, so that queries and keys are normed and rotated together.
             self._qk_norm = torch.stack([query] * config.heads + [key] * config.kv_heads)
 
     def __call__(self, hidden: Tensor, rotation: Rotation, attention: Attention) -> Tensor:
         """`[tokens, hidden] → [tokens, hidden]`."""
-        queries, keys, values = self._project(self._attention_norm(hidden), rotation)
-        hidden = hidden + self._output(attention(self._index, queries, keys, values))
-        gate, up = self._gate_up(self._mlp_norm(hidden)).chunk(2, -1)
-        return hidden + self._down(functional.silu(gate) * up)
+        queries, keys, values = self._project(self.attention_norm(hidden), rotation)
+        hidden = hidden + self.output(attention(self._index, queries, keys, values))
+        gate, up = self.gate_up(self.mlp_norm(hidden)).chunk(2, -1)
+        return hidden + self.down(functional.silu(gate) * up)
 
     def _project(self, normed: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
         config = self._config
-        heads = self._qkv(normed).view(len(normed), -1, config.head_dim)
+        heads = self.qkv(normed).view(len(normed), -1, config.head_dim)
         rotated, values = torch.split_with_sizes(
             heads, (config.heads + config.kv_heads, config.kv_heads), 1
         )
@@ -290,6 +294,7 @@ class Decoder:
             else weights.head("lm_head", shape)
         )
         self.inverse_wavelengths = config.rope.inverse_wavelengths(config.head_dim).to(self.device)
+        self._stack = compiled_stack(config, self.layers)
 
     def first_layers(self, count: int) -> Decoder:
         """A decoder of the first layers, followed by the same norm and head; it shares all weights.
@@ -298,6 +303,7 @@ class Decoder:
         """
         early = copy(self)
         early.layers = self.layers[:count]
+        early._stack = self._stack and self._stack.first(count)
         early.config = replace(self.config, layers=count)
         return early
 
@@ -324,8 +330,10 @@ class Decoder:
             The last layer's output `[tokens, hidden]`, before the final norm, and the tapped
             outputs side by side `[tokens, taps × hidden]`, None without taps.
         """
-        rotation = self.rotation(positions)
         hidden = self.embed(token_ids)
+        if self._stack is not None and isinstance(attention, OverCache):
+            return hidden, self._stack(hidden, positions, attention.rows(), taps)
+        rotation = self.rotation(positions)
         tapped = {-1: hidden} if -1 in taps else {}
         for index, layer in enumerate(self.layers):
             hidden = layer(hidden, rotation, attention)

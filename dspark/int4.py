@@ -1,4 +1,4 @@
-"""4-bit weights in the groups that GGUF files hold them in, multiplied as they are."""
+"""4-bit weights in the groups that GGUF files hold them in, multiplied by torch as they are."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import sys
 import torch
 from torch import Tensor
 
+from dspark.grids import quantised
+
 GROUP = 32
 """How many neighbouring weights of an output share a scale and an offset, as in GGUF's blocks."""
 
 _OUTPUTS = 16  # torch's kernel takes whole multiples of them
-_CODES = 15  # the largest code; 8 stands for the offset alone
 _ROWS_IN_CACHE = 256  # quantised at a time, so that what is computed of them stays in the cache
+_ZERO = 8  # the code that torch's kernel takes for the offset alone
 
 
 def has_int4_kernel() -> bool:
@@ -36,9 +38,10 @@ class Int4Linear:
         packed, grids = [], []
         for start in range(0, len(weight), _ROWS_IN_CACHE):
             rows = weight[start : start + _ROWS_IN_CACHE].float()
-            codes, grid = _quantised(rows.view(len(rows), -1, GROUP))
-            packed.append(torch._convert_weight_to_int4pack_for_cpu(codes.flatten(1), 1))
-            grids.append(grid)
+            found = quantised(rows.view(len(rows), -1, GROUP), torch.bfloat16, _ZERO)
+            codes = found.codes.flatten(1).int()
+            packed.append(torch._convert_weight_to_int4pack_for_cpu(codes, 1))
+            grids.append(torch.stack((found.scales, found.offsets), -1))
         self._packed = torch.cat(packed)
         self._grid = torch.cat(grids).transpose(0, 1).contiguous()
         self._bias = bias
@@ -54,37 +57,3 @@ class Int4Linear:
             rows.bfloat16(), self._packed, GROUP, self._grid
         ).to(rows.dtype)
         return product if self._bias is None else product + self._bias
-
-
-def _quantised(groups: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest weights on the better of two grids.
-
-    One spreads the codes from the least weight of a group to its largest, as Q4_1 does. The other
-    has a code for zero, and its first one is the weight that is farthest from that, as in Q4_0.
-
-    Args:
-        groups: `[outputs, groups, GROUP]` float32.
-
-    Returns:
-        Codes, as `groups`, int32, and `[outputs, groups, 2]`: scale and offset, bfloat16.
-    """
-    least, largest = torch.aminmax(groups, dim=-1, keepdim=True)
-    spread = (largest - least) / _CODES
-    farthest = torch.where(-least > largest, least, largest)
-    codes, grid, error = _on_grid(groups, spread, least + 8 * spread)
-    other_codes, other_grid, other_error = _on_grid(
-        groups, farthest / -8, torch.zeros_like(farthest)
-    )
-    better = other_error < error
-    codes = torch.where(better, other_codes, codes)
-    return codes.int(), torch.where(better, other_grid, grid).bfloat16()
-
-
-def _on_grid(groups: Tensor, scale: Tensor, offset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Codes of the nearest weights, the grid as it will be kept, and each group's squared error."""
-    grid = torch.cat((scale, offset), -1).bfloat16().float()
-    scale, offset = grid.chunk(2, -1)
-    steps = (groups - offset) / scale.masked_fill(scale == 0, 1)
-    codes = steps.round().add_(8).clamp_(0, _CODES)
-    rest = torch.addcmul(offset - groups, codes - 8, scale)
-    return codes, grid, torch.linalg.vector_norm(rest, dim=-1, keepdim=True)

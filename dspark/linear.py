@@ -1,11 +1,11 @@
 """Weight formats behind one call: a linear layer takes rows and gives rows, however it stores.
 
 A token's result does not depend on how many tokens share the step when the weights are integers.
-In int8 products are summed exactly, and each row has its own activation scale; in int4
-(`dspark.int4`) each row is summed in one order. With the tiled attention of `dspark.attention`
-that holds for the whole network, so verifying drafted tokens gives bit for bit the logits that
-decoding them one by one gives. Other float sums are rounded in an order that depends on the number
-of rows, so float32 and bfloat16 promise that only nearly.
+Products are summed exactly, or each row for itself in one order, and each row has its own
+activation scales. With an attention that keeps an order too (`dspark.attention`,
+`dspark.compiled.attention`) that holds for the whole network, so verifying drafted tokens gives bit
+for bit the logits that decoding them one by one gives. Other float sums are rounded in an
+order that depends on the number of rows, so float32 and bfloat16 promise that only nearly.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from dspark.errors import InvalidRequest
+from dspark.fast_path import compiled_linear, compiles
 from dspark.int4 import Int4Linear, has_int4_kernel
 
 Linear = Callable[[Tensor], Tensor]
@@ -69,14 +70,16 @@ def precision_named(dtype: str, device: torch.device) -> Precision:
     precision = PRECISIONS[dtype]
     if precision.head == "int8" and device.type != "cpu":
         raise InvalidRequest(f"{dtype} is computed on the CPU only; choose bfloat16 on {device}")
-    if precision.head == "int8" and not torch._C._has_mkldnn:
+    if precision.head == "int8" and not (compiles() or torch._C._has_mkldnn):
         raise InvalidRequest(
-            f"this build of torch has no oneDNN, which {dtype} needs: choose float32"
+            f"numba is not installed, or cannot be used on this processor, and this build of torch "
+            f"has no oneDNN; {dtype} needs one of them: choose float32"
         )
-    if precision.layers == "int4" and not has_int4_kernel():
+    if precision.layers == "int4" and not (compiles() or has_int4_kernel()):
         raise InvalidRequest(
-            "torch multiplies 4-bit weights quickly only on x86 processors with AVX2, and not on "
-            "Windows: choose int8"
+            "numba is not installed, or cannot be used on this processor, and torch multiplies "
+            "4-bit weights quickly only on x86 processors with AVX2, and not on Windows: choose "
+            "int8"
         )
     return precision
 
@@ -174,9 +177,16 @@ class Int8Linear:
 
 
 def linear(weight: Tensor, bias: Tensor | None, kept_in: WeightFormat) -> Linear:
-    """The layer that keeps its weight in a format; int8 for shapes that int4 does not take."""
+    """The layer that keeps its weight in a format, if its shape is one that is computed in it.
+
+    Shapes that 4 bits do not take are kept in 8, and those that 8 do not, in float.
+    """
     if kept_in == "float":
         return FloatLinear(weight, bias)
-    if kept_in == "int4" and Int4Linear.fits(weight):
+    if (compiled := compiled_linear(weight, bias, kept_in)) is not None:
+        return compiled
+    if kept_in == "int4" and has_int4_kernel() and Int4Linear.fits(weight):
         return Int4Linear(weight, bias)
-    return Int8Linear(weight, bias)
+    if torch._C._has_mkldnn:
+        return Int8Linear(weight, bias)
+    return FloatLinear(weight.float(), bias)

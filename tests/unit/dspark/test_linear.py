@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,9 +13,18 @@ from hypothesis import strategies as st
 
 import dspark.linear
 from dspark import load_target
+from dspark.compiled.weights import CompiledLinear
 from dspark.errors import InvalidRequest
 from dspark.int4 import GROUP, Int4Linear
-from dspark.linear import PRECISIONS, FloatLinear, Int8Linear, fastest_dtype, linear
+from dspark.linear import (
+    PRECISIONS,
+    FloatLinear,
+    Int8Linear,
+    Linear,
+    WeightFormat,
+    fastest_dtype,
+    linear,
+)
 
 IN, OUT, ROWS = 96, 80, 23
 CODES = 16  # that four bits can tell apart
@@ -25,15 +35,18 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+KINDS = (Int8Linear, Int4Linear, CompiledLinear.in_int8, CompiledLinear.in_int4)
+
+
 @given(
-    st.sampled_from([Int8Linear, Int4Linear]),
+    st.sampled_from(KINDS),
     st.integers(0, 100),
     st.lists(st.integers(0, ROWS), max_size=4).map(lambda cuts: sorted({0, *cuts, ROWS})),
     st.sampled_from([1e-6, 1.0, 1e6]),
 )
 @settings(max_examples=50, deadline=None)
 def test_a_rows_result_is_the_same_bits_whatever_rows_are_beside_it(
-    kind: type[Int8Linear | Int4Linear], seed: int, cuts: list[int], scale: float
+    kind: Callable[[torch.Tensor, torch.Tensor], Linear], seed: int, cuts: list[int], scale: float
 ) -> None:
     linear = kind(random(OUT, IN, seed=seed), random(OUT, seed=seed + 1))
     rows = random(ROWS, IN, seed=seed + 2) * scale
@@ -115,15 +128,28 @@ def test_four_bit_products_are_those_of_rows_in_bfloat16() -> None:
 
 
 @pytest.mark.parametrize("shape", [(OUT, IN - 8), (OUT - 8, IN)])
-def test_shapes_that_four_bits_do_not_take_get_eight(shape: tuple[int, int]) -> None:
+def test_shapes_that_four_bits_do_not_take_get_eight(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dspark.fast_path.compiles", lambda: False)
     assert isinstance(linear(random(OUT, IN), None, "int4"), Int4Linear)
     assert isinstance(linear(random(*shape), None, "int4"), Int8Linear)
 
 
-def test_where_torch_has_no_four_bit_kernel_another_precision_is_named(
+@pytest.mark.parametrize("kept_in", ["int4", "int8"])
+def test_layers_are_compiled_where_they_can_be(
+    kept_in: WeightFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dspark.fast_path.compiles", lambda: True)
+    assert isinstance(linear(random(OUT, IN), None, kept_in), CompiledLinear)
+    assert isinstance(linear(random(OUT - 8, IN), None, kept_in), Int8Linear)
+
+
+def test_where_nothing_multiplies_four_bits_another_precision_is_named(
     monkeypatch: pytest.MonkeyPatch, tiny_folder: Path
 ) -> None:
     monkeypatch.setattr(dspark.linear, "has_int4_kernel", lambda: False)
+    monkeypatch.setattr(dspark.linear, "compiles", lambda: False)
     with pytest.raises(InvalidRequest, match="choose int8"):
         load_target(tiny_folder, dtype="int4")
 
@@ -136,6 +162,9 @@ def test_a_drafter_is_computed_like_its_target_but_never_in_four_bits(dtype: str
 
 def test_the_fastest_dtype_is_one_that_can_be_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fastest_dtype("cuda") == "bfloat16"
+    monkeypatch.setattr("dspark.linear.compiles", lambda: True)
+    assert fastest_dtype("cpu") == "int4"
+    monkeypatch.setattr("dspark.linear.compiles", lambda: False)
     monkeypatch.setattr("dspark.linear.has_int4_kernel", lambda: True)
     assert fastest_dtype("cpu") == "int4"
     monkeypatch.setattr("dspark.linear.has_int4_kernel", lambda: False)

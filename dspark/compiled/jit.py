@@ -1,0 +1,55 @@
+"""Compiling for this machine, once: what is compiled lies in the cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import llvmlite.binding
+import numba
+
+from dspark.step_cost import cache_folder
+
+logger = logging.getLogger(__name__)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _sources() -> str:
+    """Tells versions of this package apart: a cached function knows only its own file."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+FOLDER = cache_folder() / "compiled" / _sources()
+FEATURES = dict(llvmlite.binding.get_host_cpu_features())
+
+
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+
+def compiled(function: Function) -> Function:
+    """Compile at the first call, or read what an earlier start compiled.
+
+    The global interpreter lock is let go of while such a function runs.
+    """
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(FOLDER)
+    try:
+        return cast(Function, numba.njit(cache=True, **_OPTIONS)(function))
+    except RuntimeError as error:
+        logger.warning("What is compiled cannot be kept in %s (%s)", FOLDER, error)
+        return inlined(function)
+    finally:
+        config.CACHE_DIR = before
+
+
+def inlined(function: Function) -> Function:
+    """Compile as a part of the functions that call it."""
+    return cast(Function, numba.njit(**_OPTIONS)(function))

@@ -1,0 +1,60 @@
+"""Whether integer layers are computed by code compiled on this machine, or by torch.
+
+Nothing here imports the compiler, which takes half a second, before it is needed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from dspark.compiled.stack import CompiledStack
+    from dspark.decoder import DecoderConfig, DecoderLayer
+    from dspark.linear import Linear, WeightFormat
+
+logger = logging.getLogger(__name__)
+
+_NEEDED = {"x86_64": ("avx2", "fma", "f16c"), "aarch64": ("neon",)}
+
+
+@cache
+def compiles() -> bool:
+    """Whether compiled code can be had here: numba, and a processor that it is fast on."""
+    if importlib.util.find_spec("numba") is None:
+        return False
+    try:
+        import llvmlite.binding as llvm
+    except (ImportError, OSError) as error:
+        logger.warning("numba cannot be used (%s): torch computes instead", error)
+        return False
+    architecture = llvm.get_process_triple().partition("-")[0].replace("arm64", "aarch64")
+    features = llvm.get_host_cpu_features()
+    return architecture in _NEEDED and all(features.get(each) for each in _NEEDED[architecture])
+
+
+def compiled_linear(weight: Tensor, bias: Tensor | None, kept_in: WeightFormat) -> Linear | None:
+    """A layer in 4 or 8 bits, if it can be compiled for."""
+    if kept_in == "float" or not compiles():
+        return None
+    from dspark.compiled.weights import CompiledLinear
+
+    if not CompiledLinear.fits(weight):
+        return None
+    make = CompiledLinear.in_int4 if kept_in == "int4" else CompiledLinear.in_int8
+    return make(weight, bias)
+
+
+def compiled_stack(config: DecoderConfig, layers: Sequence[DecoderLayer]) -> CompiledStack | None:
+    """All layers in one call, if every one of them is compiled."""
+    if not compiles():
+        return None
+    from dspark.compiled.stack import CompiledStack
+
+    return CompiledStack(config, layers) if CompiledStack.fits(config, layers) else None

@@ -1,0 +1,216 @@
+"""Compiled steps give what torch computes, and the same bits however tokens are put together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from dspark import Target, load_target
+from dspark.compiled.dot import BYTES, Flavour, dot_of, signed_levels
+from dspark.compiled.jit import FEATURES, inlined
+from dspark.compiled.vectors import I8, I32, LANES, emitting, load_vector, pointer, vector
+from dspark.compiled.weights import CompiledLinear
+from dspark.fast_path import compiles
+from dspark.linear import Int8Linear
+from dspark.target import Span
+from dspark.tree import TreeShape
+from tests.unit.dspark.conftest import CONFIG, qwen3_tensors
+
+if not compiles():
+    pytest.skip("compiled code cannot be used on this machine", allow_module_level=True)
+
+IN, OUT = 96, 80
+TOKENS = 70  # more than a tile of attention, and than several tiles of rows
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+}
+HEAD_NORMS = ("q_norm.weight", "k_norm.weight")
+FAMILIES: Mapping[str, Mapping[str, object]] = {
+    "qwen3": {},
+    "llama": {"architectures": ["LlamaForCausalLM"], "attention_bias": True, "mlp_bias": True},
+}
+
+
+def random(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+# --- one layer -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outlier", [1.0, 50.0], ids=["even", "one channel far larger"])
+@pytest.mark.parametrize("kept_in", ["int4", "int8"])
+def test_a_product_is_that_of_the_weights_it_keeps(kept_in: str, outlier: float) -> None:
+    layer = getattr(CompiledLinear, f"in_{kept_in}")(random(OUT, IN), random(OUT, seed=2))
+    rows = random(23, IN, seed=1)
+    rows[:, 7] *= outlier
+    zero = layer(torch.zeros(1, IN))
+    weight = (layer(torch.eye(IN)) - zero).T  # 127 steps of one digit hold a one exactly
+    exact = rows.double() @ weight.double().T + zero
+    error = (layer(rows) - exact).abs().max()
+    # Half a step of the first digit is lost at most where there is no second.
+    lost = 3 * rows.square().mean(1).sqrt().max() / 127 if kept_in == "int4" else 0
+    assert error <= 0.2 * lost * weight.abs().sum(1).max() + 0.003 * outlier
+
+
+FLAVOURS: dict[Flavour, str | None] = {
+    "avx512vnni": "avx512vnni", "avxvnni": "avxvnni", "avx2": "avx2", "generic": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_every_instruction_sums_the_same_products(flavour: Flavour) -> None:
+    feature = FLAVOURS[flavour]
+    if feature is not None and not FEATURES.get(feature):
+        pytest.skip(f"this processor has no {feature}")
+    emit_dot = dot_of(flavour)
+
+    @emitting
+    def dot(typing: Any, unsigned: Any, signed: Any, sums: Any) -> Any:
+        from numba import types
+
+        def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            left, right = (load_vector(builder, at, I8, BYTES) for at in arguments[:2])
+            to = pointer(builder, arguments[2], vector(I32))
+            builder.store(emit_dot(builder, builder.load(to, align=1), left, right), to, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.intp, types.intp), emit
+
+    def run(unsigned: Any, signed: Any, sums: Any) -> None:
+        dot(unsigned.ctypes.data, signed.ctypes.data, sums.ctypes.data)
+
+    compiled = inlined(run)
+    generator = np.random.default_rng(0)
+    most = signed_levels(flavour)
+    for unsigned in (generator.integers(0, 256, BYTES), np.full(BYTES, 255)):
+        for signed in (generator.integers(-most, most + 1, BYTES), np.full(BYTES, -most)):
+            sums = np.arange(LANES, dtype=np.int32)
+            compiled(unsigned.astype(np.uint8), signed.astype(np.int8), sums)
+            products = (unsigned * signed).reshape(LANES, 4)
+            assert (sums == products.sum(1) + np.arange(LANES)).all()
+
+
+# --- whole models --------------------------------------------------------------------------------
+
+
+def tensors(family: str, config: Mapping[str, object]) -> dict[str, torch.Tensor]:
+    """Random weights."""
+    found = qwen3_tensors(config)
+    if family == "llama":
+        found = {name: each for name, each in found.items() if not name.endswith(HEAD_NORMS)}
+        found |= {
+            name.replace(".weight", ".bias"): random(len(each)) * 0.1
+            for name, each in found.items()
+            if "_proj" in name
+        }
+    return found
+
+
+@pytest.fixture(scope="module", params=[(f, d) for f in FAMILIES for d in ("int4", "int8")])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """Its layers are whole tiles."""
+    family, dtype = request.param
+    config = {**CONFIG, **SHAPE, **FAMILIES[family]}
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors(family, config), folder / "model.safetensors")
+    return load_target(folder, dtype=dtype)
+
+
+def logits(
+    target: Target, spans: list[list[Span]], taps: tuple[int, ...] = ()
+) -> dict[int, torch.Tensor]:
+    """What forwards, one after the other, give of each slot; features beside the logits."""
+    cache = target.new_cache(4, 96)
+    found: dict[int, list[torch.Tensor]] = {}
+    with torch.inference_mode():
+        for together in spans:
+            forward = target.forward(together, cache, taps)
+            for index, span in enumerate(together):
+                rows = [forward.logits[index]]
+                if forward.features is not None and (kept := forward.features[index]) is not None:
+                    rows.append(kept[len(kept) - span.logits :])
+                found.setdefault(span.slot, []).append(torch.cat(rows, -1).clone())
+    return {slot: torch.cat(rows) for slot, rows in found.items()}
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    return [(seed * 31 + number * 7) % 60 for number in range(count)]
+
+
+def span(slot: int, start: int, ids: list[int], tree: TreeShape | None = None) -> Span:
+    return Span(slot, start, ids, len(ids), tree)
+
+
+def test_a_step_is_what_the_layers_compute_one_by_one(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [[span(0, 0, tokens(40)), span(2, 0, tokens(9, seed=1))], [span(0, 40, [3])]]
+    taps = (-1, 0, 1)
+    compiled = logits(target, steps, taps)
+    assert target.decoder._stack is not None
+    monkeypatch.setattr(target.decoder, "_stack", None)
+    for slot, by_torch in logits(target, steps, taps).items():
+        # A number on the border between two digits may be rounded to the other one.
+        assert (compiled[slot] - by_torch).abs().max() < 0.02 * by_torch.std()
+
+
+@given(
+    st.lists(st.integers(0, TOKENS), max_size=5).map(lambda cuts: sorted({0, *cuts, TOKENS})),
+    st.integers(0, 12),
+)
+@settings(max_examples=15)
+def test_a_tokens_bits_do_not_depend_on_its_company(
+    target: Target, cuts: list[int], others: int
+) -> None:
+    ids = tokens(TOKENS)
+    alone = logits(target, [[span(1, 0, ids)]])[1]
+    pieces = [[span(1, a, ids[a:b])] for a, b in pairwise(cuts)]
+    if others:
+        pieces[-1].insert(0, span(0, 0, tokens(others, seed=5)))
+    assert torch.equal(logits(target, pieces)[1], alone)
+
+
+@pytest.mark.parametrize("context", [1, 15, 16, 40])
+def test_a_trees_path_has_the_bits_of_plain_decoding(target: Target, context: int) -> None:
+    ids, tree = tokens(context), TreeShape.of_widths(2, 2, 1)
+    candidates = tokens(len(tree), seed=3)
+    shape = tree.taking(tree.depth_first())
+    found = logits(target, [[span(1, 0, ids)], [span(1, context, [5, *candidates], shape)]])[1]
+    for node in range(len(shape)):
+        path = shape.path(node)
+        alone = logits(target, [[span(1, 0, [*ids, 5, *(candidates[each] for each in path)])]])[1]
+        assert torch.equal(
+            found[[context, *(context + 1 + each for each in path)]], alone[context:]
+        )
+
+
+def test_the_first_layers_alone_are_those_of_the_whole(target: Target) -> None:
+    steps, hidden = [[span(0, 0, tokens(20))]], SHAPE["hidden_size"]
+    whole = logits(target, steps, taps=(1,))[0]
+    early = Target(target.folder, target.decoder.first_layers(2), target.threads)
+    assert torch.equal(logits(early, steps, taps=(1,))[0][:, -hidden:], whole[:, -hidden:])
+
+
+def test_without_the_compiler_torch_computes(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dspark.fast_path.compiles", lambda: False)
+    plain = load_target(target.folder, dtype="int8")
+    assert plain.decoder._stack is None
+    assert isinstance(plain.decoder.head, Int8Linear)
+    assert logits(plain, [[span(0, 0, tokens(5))]])[0].isfinite().all()
