@@ -32,6 +32,11 @@ class CertainWork:
         if not self._count:
             self._none.set()
 
+    @property
+    def going_on(self) -> bool:
+        """Whether there is any."""
+        return self._count > 0
+
     async def none(self) -> None:
         """Wait until there is none."""
         while self._count:
