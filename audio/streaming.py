@@ -53,6 +53,8 @@ class Hypothesis:
 
     attempt: Attempt
     text: str
+    found: bool
+    """Whether it heard any words itself, and not only knows those before its sound."""
 
 
 class StreamingUtterance:
@@ -117,7 +119,8 @@ class StreamingUtterance:
         attempt, asked_s = self._on_its_way[number]
         self._on_its_way = {n: each for n, each in self._on_its_way.items() if n > number}
         self._cadence.took(now - asked_s)
-        self.newest = Hypothesis(attempt, f"{attempt.after} {text}".strip())
+        whole = f"{attempt.after} {text}".strip()
+        self.newest = Hypothesis(attempt, whole, found=bool(text))
         self._agreement.feed(self.newest.text)
         self._leave_behind(attempt, segments)
         return attempt
@@ -132,7 +135,7 @@ class StreamingUtterance:
         One that heard none does not count: it may have been too early.
         """
         newest = self.newest
-        if newest is None or not newest.text:
+        if newest is None or not newest.found:
             return None
         return newest if covers(newest.attempt.end_sample, last_voiced_sample) else None
 

@@ -95,6 +95,16 @@ def test_an_attempt_without_words_does_not_settle_that_there_are_none() -> None:
     assert utterance.words(attempt.end_sample) is None
 
 
+def test_words_left_behind_do_not_stand_for_those_that_were_not_heard() -> None:
+    utterance = StreamingUtterance(0, 0.0)
+    speak(utterance, 30.0)
+    attempt = ask(utterance, 31.0)
+    assert attempt.after
+    utterance.on_result(attempt.number, "", [], 31.2)
+    assert utterance.words(attempt.end_sample) is None
+    assert utterance.newest is not None and utterance.newest.text == attempt.after
+
+
 def test_a_failed_attempt_is_waited_for_no_more() -> None:
     utterance = StreamingUtterance(0, 0.0)
     attempt = ask(utterance, 1.0)
