@@ -20,6 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from assistant.errors import ConfigError
+from assistant.settings import CAUTION, Eagerness
+from audio.endpoint import SemanticEndpointer
 
 logger = logging.getLogger(__name__)
 
@@ -99,11 +101,50 @@ class AsrConfig(_Section):
 class EndpointConfig(_Section):
     """When the user's turn is over."""
 
+    kind: Literal["semantic", "silence"] = "semantic"
+    """semantic waits longer after words that do not sound like all; silence always the same."""
     silence_ms: int = Field(default=500, ge=100, le=10_000)
+    """The silence that ends a turn by itself; with semantic, one whose words are not judged yet."""
+    shortest_ms: int = Field(default=320, ge=100, le=10_000)
+    """The silence after words that sound complete …"""
+    doubtful_ms: int = Field(default=1_100, ge=100, le=10_000)
+    """… and after such as do not …"""
+    longest_ms: int = Field(default=1_500, ge=100, le=30_000)
+    """… and after a hesitation, or digits said one after the other."""
+    eagerness: Eagerness = "auto"
+    """How soon to answer what may not be all; auto is medium."""
     speculate: bool = True
     """Prepare the answer at a pause, behind a gate that the turn's end opens."""
     pause_ms: int = Field(default=160, ge=32, le=10_000)
     """The silence that is a pause."""
+
+    @model_validator(mode="after")
+    def _shortest_is_not_longer(self) -> Self:
+        if not self.shortest_ms <= self.doubtful_ms <= self.longest_ms:
+            raise PydanticCustomError(
+                "shortest_is_longer",
+                "shortest_ms {shortest}, doubtful_ms {doubtful} and longest_ms {longest} must not "
+                "fall: change one, or set kind to silence to always wait the same",
+                {
+                    "shortest": self.shortest_ms,
+                    "doubtful": self.doubtful_ms,
+                    "longest": self.longest_ms,
+                },
+            )
+        return self
+
+    @property
+    def semantic(self) -> SemanticEndpointer | None:
+        """What ends turns by what was said, if that does."""
+        if self.kind == "silence":
+            return None
+        return SemanticEndpointer(
+            shortest_ms=self.shortest_ms,
+            doubtful_ms=self.doubtful_ms,
+            longest_ms=self.longest_ms,
+            caution=CAUTION[self.eagerness],
+            unjudged_ms=self.silence_ms,
+        )
 
 
 class LlmConfig(_Section):

@@ -7,12 +7,14 @@ from typing import Literal
 
 from assistant.events import INPUT_RATE_HZ, AudioAnalysed
 from assistant.settings import TurnDetection
-from audio.endpoint import SilenceEndpointer
+from assistant.turn_end import TurnEnd
 from audio.streaming import TAIL_MS
 from audio.vad import SpeechGate
 
 STALL_S = 1.0
 """A microphone that sends nothing for this long has fallen silent."""
+JUDGED_PAUSE_MS = 160
+"""The pause after which the words are judged if no answer is begun at pauses."""
 Change = Literal["started", "paused", "resumed", "stopped"]
 """What a window of sound does to the utterance: `paused` and `resumed` alternate inside it."""
 
@@ -41,15 +43,16 @@ class Hearing:
         self._detection = detection
         self._max_samples = round(max_utterance_s * INPUT_RATE_HZ)
         self._gate = SpeechGate(threshold=detection.threshold, min_speech_ms=min_speech_ms)
-        self._endpointer = SilenceEndpointer(detection.silence_ms)
+        self.turn_end = TurnEnd(detection.endpointer)
+        """What is known about whether the utterance going on is over."""
         self._pause_ms = detection.pause_ms
+        if self._pause_ms is None and detection.semantic is not None:
+            self._pause_ms = JUDGED_PAUSE_MS
         self._paused = False
         self._padding = detection.prefix_padding_ms * INPUT_RATE_HZ // 1000
         self._earliest_sample = 0
         self.end_sample = 0
         """The end of the audio fed so far."""
-        self.words: str | None = None
-        """What the utterance going on says, as far as it was recognised."""
         self._offset_s = 0.0
         self._last_arrival_s = 0.0
 
@@ -62,6 +65,11 @@ class Hearing:
     def paused(self) -> bool:
         """Whether the user has been silent for long enough that this may be all."""
         return self._paused
+
+    @property
+    def over(self) -> bool:
+        """Whether the utterance going on has been followed by all the silence that it needs."""
+        return self.speaking and self._silence_ms >= self.turn_end.silence_needed_ms
 
     @property
     def last_voiced_sample(self) -> int:
@@ -95,17 +103,22 @@ class Hearing:
         if not self._gate.speaking:
             return None
         self._offset_s = min(self._offset_s, offset_s)
-        silence_ms = (frame.end_sample - self._gate.last_voiced_sample) * 1000 / INPUT_RATE_HZ
+        silence_ms = self._silence_ms
         too_long = frame.end_sample - self.start_sample >= self._max_samples
-        if silence_ms >= self._endpointer.silence_needed_ms(self.words) or too_long:
+        if self.over or too_long:
             return "stopped"
         if self._paused and silence_ms == 0:
             self._paused = False
+            self.turn_end.goes_on()
             return "resumed"
         if not self._paused and self._pause_ms is not None and silence_ms >= self._pause_ms:
             self._paused = True
             return "paused"
         return None
+
+    @property
+    def _silence_ms(self) -> float:
+        return (self.end_sample - self._gate.last_voiced_sample) * 1000 / INPUT_RATE_HZ
 
     def take(self) -> Utterance:
         """End the utterance going on and return it."""
@@ -130,5 +143,5 @@ class Hearing:
         """Let nothing before `until_sample` belong to an utterance any more."""
         self._gate.reset()
         self._paused = False
-        self.words = None
+        self.turn_end.goes_on()
         self._earliest_sample = until_sample

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import takewhile
 from typing import Literal, Protocol
 
+from assistant.completeness import SENTENCE_ENDS, SMOLLM2, Completeness, as_sentence
 from assistant.errors import AssistantError
 from assistant.items import AnswerStep, DraftToken, Message, Role, Usage
 from dspark import Engine, Priority, SamplingParams, Step, Tokenizer
@@ -72,6 +74,13 @@ class LanguageModel(Protocol):
         """
         ...
 
+    async def turn_end(self, messages: Sequence[Message]) -> float | None:
+        """Return the probability that the user, whose words so far come last, has finished.
+
+        None if the model cannot say.
+        """
+        ...
+
 
 class PromptTooLong(AssistantError):
     """The last message alone does not fit the model: shorten it or raise `llm.context_tokens`."""
@@ -87,7 +96,9 @@ class EngineLanguageModel:
         params: SamplingParams,
         *,
         context_tokens: int,
+        completeness: Completeness = SMOLLM2,
     ) -> None:
+        self._completeness = completeness
         self._engine = engine
         self._tokenizer = tokenizer
         self._params = params
@@ -150,6 +161,23 @@ class EngineLanguageModel:
         finally:
             generation.cancel()
 
+    async def turn_end(self, messages: Sequence[Message]) -> float | None:
+        """Judge the user's turn by what the model expects next in it; see `assistant.completeness`.
+
+        It asks about the last word and the mark behind it, so nothing is computed but the prompt,
+        of which the answer will use what it begins with.
+        """
+        said = as_sentence(messages[-1].text)
+        if not said:
+            return None
+        room = self._context_tokens - self._params.max_new_tokens
+        chat = self._fitting([*messages[:-1], Message(Role.USER, said)], room)
+        prompt, end = self._tokenizer.unfinished_chat(chat)
+        if prompt[-1] not in self._marks:
+            return None  # the tokenizer has made one token of the mark and what is before it
+        word, mark = await self._engine.score(prompt, ({end}, self._marks | {end}), last=2)
+        return self._completeness.probability(said, sentence=word[1], turn=mark[0])
+
     def _told(self, step: Step) -> AnswerStep:
         accepted = _accepted(step)
 
@@ -170,15 +198,24 @@ class EngineLanguageModel:
         """A token by itself; one that ends inside a character is a replacement mark."""
         return self._tokenizer.decode([token_id])
 
+    @cached_property
+    def _marks(self) -> frozenset[int]:
+        """The tokens that begin with what ends a sentence."""
+        return self._tokenizer.beginning_with(SENTENCE_ENDS)
+
     def _fit(self, messages: Sequence[Message], room_tokens: int) -> list[int]:
         """Encode the conversation, forgetting its oldest exchanges if it is too long."""
+        return self._tokenizer.chat(self._fitting(messages, room_tokens))
+
+    def _fitting(self, messages: Sequence[Message], room_tokens: int) -> list[dict[str, str]]:
+        """Return as much of the conversation as fits, in the form of chat templates."""
         system = [message for message in messages if message.role is Role.SYSTEM]
         talk = [message for message in messages if message.role is not Role.SYSTEM]
         while True:
             chat = [{"role": str(m.role), "content": m.text} for m in (*system, *talk)]
             prompt = self._tokenizer.chat(chat)
             if len(prompt) <= room_tokens:
-                return prompt
+                return chat
             # An exchange goes as a whole, so that user and assistant still alternate.
             talk = talk[2:]
             if not talk:

@@ -26,6 +26,7 @@ from assistant.events import (
     CommitAudio,
     TranscriptFailed,
     TranscriptReady,
+    TurnEndJudged,
 )
 from assistant.hearing import Change, Hearing, Utterance
 from assistant.items import Failure, Item, ItemStatus, Role
@@ -157,12 +158,26 @@ class Listening:
             self.turn.become(TurnState.SPECULATING)
         return self.turn, newest
 
+    def to_judge(self) -> tuple[Turn, Hypothesis] | None:
+        """Return the words so far, once, if the turn's end depends on whether they may be all."""
+        detection = self._context.settings.turn_detection
+        foreseen = self.foresee() if detection is not None and detection.semantic else None
+        if foreseen is None:
+            return None
+        said = foreseen[1]
+        return foreseen if self._hearing.turn_end.said(said.attempt.number, said.text) else None
+
+    def on_judged(self, event: TurnEndJudged) -> None:
+        """Take the judgement of words of the utterance going on; it may be over with that."""
+        self._hearing.turn_end.judged(event.attempt, event.probability)
+        if self._hearing.over:
+            self.end_utterance()
+
     def on_partial(self, event: TranscriptReady) -> bool:
         """Take words of the utterance going on; return whether more of them are stable."""
         assert self.turn is not None and self.turn.item_id is not None
         before = self._words.stable, self._words.tentative
         self._take_result(self.turn, self._words, event)
-        self._hearing.words = self._words.newest.text if self._words.newest is not None else None
         after = self._words.stable, self._words.tentative
         if after != before:
             self._context.emit(TranscriptSoFar(self.turn.item_id, *after))

@@ -45,6 +45,7 @@ from assistant.events import (
     TimePassed,
     TranscriptFailed,
     TranscriptReady,
+    TurnEndJudged,
     WordTime,
 )
 from assistant.items import Failure
@@ -120,6 +121,7 @@ class SessionRuntime:
         self._attempt: _Attempt | None = None
         """The newest attempt at somebody's words, if it may still be waiting."""
         self._prefilling: asyncio.Task[None] | None = None
+        self._judging: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.appended_samples = 0
         """All input samples appended so far."""
@@ -209,7 +211,7 @@ class SessionRuntime:
                 case Prefill():
                     self._begin_prefilling(effect)
                 case JudgeTurnEnd():
-                    pass  # the core does not ask for it yet
+                    self._begin_judging(effect)
                 case Generate():
                     self._begin_generating(effect)
                 case Synthesise():
@@ -288,6 +290,19 @@ class SessionRuntime:
             await self._stages.language.prefill(work.messages)
         except (AssistantError, DSparkError) as error:
             logger.debug("prefilling failed: %s", error)  # the answer will meet the same, and say
+
+    def _begin_judging(self, work: JudgeTurnEnd) -> None:
+        if self._judging is not None:
+            self._judging.cancel()
+        self._judging = self._spawn(self._judge(work))
+
+    async def _judge(self, work: JudgeTurnEnd) -> None:
+        probability = None
+        try:
+            probability = await self._stages.language.turn_end(work.messages)
+        except Exception as error:
+            _failure("judging the turn's end", error)  # silence alone ends it
+        self._feed(TurnEndJudged(work.turn_id, work.attempt, probability))
 
     def _begin_generating(self, work: Generate) -> None:
         commitment = Commitment(confirmed=not work.speculative)

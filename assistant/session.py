@@ -19,6 +19,7 @@ from assistant.effects import (
     ItemDeleted,
     ItemDone,
     ItemRetrieved,
+    JudgeTurnEnd,
     SettingsChanged,
 )
 from assistant.events import (
@@ -140,6 +141,8 @@ class Session:
         match event:
             case TranscriptReady() | TranscriptFailed():
                 return self._listening.awaits(event.turn_id, event.attempt)
+            case TurnEndJudged():
+                return self._listening.goes_on(event.turn_id)
             case TextGenerated() | TextFinished() | TextFailed():
                 return self._answering.awaits(event.generation, text=True)
             case ChunkPlanned() | AudioSynthesised() | ChunkFailed():
@@ -157,7 +160,7 @@ class Session:
                 if turn is not None:
                     self._answer_after(turn, event.failure)
             case TurnEndJudged():
-                pass  # silence alone ends a turn
+                self._listening.on_judged(event)
             case TextGenerated():
                 self._answering.on_text(event)
             case TextFinished():
@@ -205,7 +208,7 @@ class Session:
         if change in ("started", "resumed"):
             self._answering.give_up_prepared()
         elif change == "paused":
-            self._speculate()
+            self._foresee()
         if change != "started":
             return
         self._silence_broken = False
@@ -221,7 +224,7 @@ class Session:
             return
         if self._listening.on_partial(event):
             self._prefill()
-        self._speculate()
+        self._foresee()
 
     def _on_words(self, event: TranscriptReady) -> None:
         """Go on with an utterance that is over and recognised."""
@@ -234,6 +237,19 @@ class Session:
             self._wanted = replace(self._wanted, failure=silent)
         else:
             self._answer_what_was_stopped()
+
+    def _foresee(self) -> None:
+        """Do at a pause what is to be done in case the user has finished."""
+        self._judge()
+        self._speculate()
+
+    def _judge(self) -> None:
+        """Ask whether the words so far sound like all, if the turn's end depends on that."""
+        words = self._listening.to_judge()
+        if words is not None:
+            turn, said = words
+            messages = self.history.messages(self.settings.instructions, said.text)
+            self._context.emit(JudgeTurnEnd(turn.turn_id, said.attempt.number, messages))
 
     def _speculate(self) -> None:
         """Prepare the answer to the words so far, in case the user has finished."""

@@ -5,6 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from audio.endpoint import Endpointer, SemanticEndpointer, SilenceEndpointer
+
+Eagerness = Literal["low", "medium", "high", "auto"]
+CAUTION: dict[Eagerness, float] = {"low": 0.4, "medium": 0.0, "high": -0.4, "auto": 0.0}
+"""What each eagerness asks of the words; see `SemanticEndpointer.caution`."""
+
 
 @dataclass(frozen=True, slots=True)
 class TurnDetection:
@@ -13,11 +19,18 @@ class TurnDetection:
     threshold: float = 0.5
     prefix_padding_ms: int = 500
     silence_ms: int = 500
+    semantic: SemanticEndpointer | None = None
+    """Ends turns by what was said as well; `None`: after `silence_ms`, whatever was said."""
     pause_ms: int | None = 160
     """Silence after which the answer is begun without anybody knowing; `None`: at the endpoint."""
     create_response: bool = True
     interrupt_response: bool = True
     idle_timeout_ms: int | None = None
+
+    @property
+    def endpointer(self) -> Endpointer:
+        """What judges how much silence ends a turn."""
+        return self.semantic or SilenceEndpointer(self.silence_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ class Stages:
                 threshold=self.config.vad.threshold,
                 prefix_padding_ms=self.config.vad.pre_roll_ms,
                 silence_ms=endpoint.silence_ms,
+                semantic=endpoint.semantic,
                 pause_ms=endpoint.pause_ms if endpoint.speculate else None,
             ),
             playback_lead_ms=self.config.playback.lead_ms,

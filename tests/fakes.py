@@ -103,11 +103,17 @@ class ScriptedLanguageModel:
     word_s: float = 0.02
     prompts: list[tuple[Message, ...]] = field(default_factory=list)
     prefilled: list[tuple[Message, ...]] = field(default_factory=list)
+    completeness: float | None = 0.99
+    judged: list[str] = field(default_factory=list)
     running: int = 0
     fails: Exception | None = None
 
     async def prefill(self, messages: Sequence[Message]) -> None:
         self.prefilled.append(tuple(messages))
+
+    async def turn_end(self, messages: Sequence[Message]) -> float | None:
+        self.judged.append(messages[-1].text)
+        return self.completeness
 
     async def answer(
         self, messages: Sequence[Message], max_output_tokens: int | None, commitment: Commitment

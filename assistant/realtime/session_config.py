@@ -31,13 +31,11 @@ from assistant.realtime.wire import (
     absent,
     unsupported,
 )
-from assistant.settings import Settings, TurnDetection
+from assistant.settings import CAUTION, Eagerness, Settings, TurnDetection
+from audio.endpoint import SemanticEndpointer
 
 _FORMATS = 'an object such as {"type": "audio/pcm"} (or audio/pcmu, audio/pcma)'
 Milliseconds = Annotated[int, Field(ge=0, le=10_000)]
-
-EAGERNESS_SILENCE_MS = {"high": 300, "auto": 500, "medium": 500, "low": 800}
-"""How long a silence ends the turn.  Eagerness is honoured as a preference about waiting."""
 
 
 class ServerVad(WireModel):
@@ -53,10 +51,10 @@ class ServerVad(WireModel):
 
 
 class SemanticVad(WireModel):
-    """The turn ends by what was said; `eagerness` says how long to wait."""
+    """The turn ends by what was said; `eagerness` says how soon, auto as the server is set."""
 
     type: Literal["semantic_vad"]
-    eagerness: Literal["low", "medium", "high", "auto"] = "auto"
+    eagerness: Eagerness = "auto"
     create_response: bool = True
     interrupt_response: bool = True
 
@@ -193,7 +191,8 @@ class WireSession:
 
         Raises `ProtocolError` for the first mistake; nothing is taken over then.
         """
-        merged = _merged(self.config.model_dump(), patch, _defaults(self.base))
+        default = _defaults(self.base, _named_detection(patch))
+        merged = _merged(self.config.model_dump(), patch, default)
         try:
             config = SessionConfig.model_validate(merged)
         except ValidationError as error:
@@ -269,6 +268,7 @@ class WireSession:
                     threshold=wished.threshold,
                     prefix_padding_ms=wished.prefix_padding_ms,
                     silence_ms=wished.silence_duration_ms,
+                    semantic=None,
                     create_response=wished.create_response,
                     interrupt_response=wished.interrupt_response,
                     idle_timeout_ms=wished.idle_timeout_ms,
@@ -276,7 +276,7 @@ class WireSession:
             case SemanticVad():
                 return replace(
                     base,
-                    silence_ms=EAGERNESS_SILENCE_MS[wished.eagerness],
+                    semantic=_semantic(base, wished.eagerness),
                     create_response=wished.create_response,
                     interrupt_response=wished.interrupt_response,
                     idle_timeout_ms=None,
@@ -297,9 +297,21 @@ class WireSession:
                 )
 
 
-def _defaults(base: Settings) -> JsonObject:
-    """What a session object says where the client says nothing."""
-    detection = base.turn_detection
+def _semantic(base: TurnDetection, eagerness: Eagerness) -> SemanticEndpointer:
+    server = base.semantic or SemanticEndpointer(unjudged_ms=base.silence_ms)
+    return server if eagerness == "auto" else replace(server, caution=CAUTION[eagerness])
+
+
+def _named_detection(patch: JsonObject) -> object:
+    """The type of turn detection that the patch names, if it does."""
+    found: object = patch
+    for key in ("audio", "input", "turn_detection", "type"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
+
+def _defaults(base: Settings, named_detection: object = None) -> JsonObject:
+    """What a session object says where the client says nothing but the type of turn detection."""
     return {
         "type": "realtime",
         "instructions": base.instructions,
@@ -307,21 +319,30 @@ def _defaults(base: Settings) -> JsonObject:
         "audio": {
             "input": {
                 "format": PcmFormat().model_dump(),
-                "turn_detection": detection
-                and {
-                    "type": "server_vad",
-                    "threshold": detection.threshold,
-                    "prefix_padding_ms": detection.prefix_padding_ms,
-                    "silence_duration_ms": detection.silence_ms,
-                    "create_response": detection.create_response,
-                    "interrupt_response": detection.interrupt_response,
-                    "idle_timeout_ms": detection.idle_timeout_ms,
-                },
+                "turn_detection": _detection(base.turn_detection, named_detection),
             },
             "output": {"format": PcmFormat().model_dump(), "speed": base.speed},
         },
         "max_output_tokens": base.max_output_tokens or "inf",
         "x": {"playback_lead_ms": base.playback_lead_ms},
+    }
+
+
+def _detection(detection: TurnDetection | None, named: object) -> JsonObject | None:
+    if detection is None:
+        return None
+    either: JsonObject = {
+        "create_response": detection.create_response,
+        "interrupt_response": detection.interrupt_response,
+    }
+    if named == "semantic_vad" or (detection.semantic is not None and named != "server_vad"):
+        return {"type": "semantic_vad", "eagerness": "auto"} | either
+    return either | {
+        "type": "server_vad",
+        "threshold": detection.threshold,
+        "prefix_padding_ms": detection.prefix_padding_ms,
+        "silence_duration_ms": detection.silence_ms,
+        "idle_timeout_ms": detection.idle_timeout_ms,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from assistant.realtime.errors import ProtocolError
 from assistant.realtime.session_config import Installed, WireSession
 from assistant.settings import Settings, TurnDetection
+from audio.endpoint import SemanticEndpointer
 from tests.protocol.client import CheckingClient, types
 from tests.protocol.scenario import STAGES, play
 
@@ -53,15 +55,29 @@ def test_a_setting_reaches_the_core(patch: dict[str, Any], field: str, value: ob
     assert getattr(session(**patch).settings, field) == value
 
 
-@pytest.mark.parametrize(
-    ("eagerness", "silence_ms"), [("high", 300), ("auto", 500), ("medium", 500), ("low", 800)]
-)
-def test_eagerness_is_how_long_a_silence_ends_the_turn(eagerness: str, silence_ms: int) -> None:
-    wished = turn_detection(type="semantic_vad", eagerness=eagerness)
-    detection = session(**wished).settings.turn_detection
-    assert detection is not None
-    assert detection.silence_ms == silence_ms
-    assert detection.threshold == 0.6, "what the protocol has no word for stays the server's"
+def test_the_less_eager_the_more_complete_the_words_must_sound() -> None:
+    caution = []
+    for eagerness in ("high", "medium", "low"):
+        wished = turn_detection(type="semantic_vad", eagerness=eagerness)
+        detection = session(**wished).settings.turn_detection
+        assert detection is not None and detection.semantic is not None
+        caution.append(detection.semantic.caution)
+        assert detection.threshold == 0.6, "what the protocol has no word for stays the server's"
+    assert caution == sorted(set(caution))
+
+
+def test_eagerness_is_the_servers_unless_the_client_has_a_wish() -> None:
+    base = replace(BASE, turn_detection=TurnDetection(semantic=SemanticEndpointer(caution=0.7)))
+    for wished in ({}, turn_detection(type="semantic_vad"), turn_detection(eagerness="auto")):
+        detection = WireSession.initial(base, INSTALLED).updated(wished).settings.turn_detection
+        assert detection == base.turn_detection
+
+
+def test_a_client_that_asks_for_silence_gets_silence() -> None:
+    base = replace(BASE, turn_detection=TurnDetection(semantic=SemanticEndpointer()))
+    wished = turn_detection(type="server_vad", silence_duration_ms=700)
+    detection = WireSession.initial(base, INSTALLED).updated(wished).settings.turn_detection
+    assert detection == TurnDetection(silence_ms=700)
 
 
 def test_every_field_of_server_vad_reaches_the_core() -> None:

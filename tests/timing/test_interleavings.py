@@ -30,11 +30,13 @@ from assistant.events import (
 )
 from assistant.items import ItemStatus, Role
 from assistant.settings import Settings, TurnDetection
+from audio.endpoint import SemanticEndpointer
 from tests.timing.world import RATE_HZ, WORD_S, Pace, Speech, World, acknowledged
 
 RUNS = 2_000
 BLOCKS = 20
 SPEECH_UNTIL_S = 12.0
+SEMANTIC = SemanticEndpointer()
 SETTLED_S = 120.0
 """By then the last deadline of the last turn has passed."""
 REPLIES = (
@@ -43,7 +45,7 @@ REPLIES = (
     "",
     "Alpha beta gamma delta epsilon, zeta eta theta. Iota kappa! Lambda mu nu xi omicron pi.",
 )
-BREAKABLE = ("asr", "asr_hangs", "llm", "tts")
+BREAKABLE = ("asr", "asr_hangs", "llm", "tts", "judge_hangs")
 
 
 def random_world(seed: int) -> World:
@@ -62,6 +64,9 @@ def random_world(seed: int) -> World:
             TurnDetection(),
             TurnDetection(),
             TurnDetection(silence_ms=200),
+            TurnDetection(semantic=SEMANTIC),
+            TurnDetection(semantic=SEMANTIC),
+            TurnDetection(semantic=SEMANTIC, pause_ms=None),
             TurnDetection(interrupt_response=False),
             TurnDetection(create_response=False),
             TurnDetection(idle_timeout_ms=4_000),
@@ -75,6 +80,7 @@ def random_world(seed: int) -> World:
     )
     pace = Pace(
         transcript_s=draw.choice((0.05, 0.3, 2.0)),
+        judgement_s=draw.choice((0.01, 0.2, 1.0)),
         first_text_s=draw.choice((0.05, 0.5)),
         text_s=draw.choice((0.0, 0.02, 0.3)),
         encode_s=draw.choice((0.02, 0.4)),
@@ -93,6 +99,8 @@ def random_world(seed: int) -> World:
         flaky=draw.choice((0.0, 0.0, 0.2, 0.5)),
     )
     world.acknowledges = acknowledges
+    judge = random.Random(seed)
+    world.completeness = lambda words: judge.choice((None, 0.0, 0.5, 0.9, 0.92, 1.0))
     for _ in range(draw.choice((0, 0, 2, 6, 12))):
         moment_s = draw.uniform(0.0, SPEECH_UNTIL_S)
         world.at(moment_s, lambda: world.feed(random_command(draw, world)))

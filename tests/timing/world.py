@@ -18,6 +18,7 @@ from assistant.effects import (
     Confirm,
     Effect,
     Generate,
+    JudgeTurnEnd,
     Notice,
     PlaybackCleared,
     Prefill,
@@ -45,6 +46,7 @@ from assistant.events import (
     TranscriptFailed,
     TranscriptReady,
     TruncateItem,
+    TurnEndJudged,
     WordTime,
 )
 from assistant.items import AnswerStep, Failure, Item, Usage
@@ -69,6 +71,7 @@ class Pace:
     """How long the fake stages take; `jitter` stretches each duration by up to that factor."""
 
     transcript_s: float = 0.2
+    judgement_s: float = 0.03
     first_text_s: float = 0.1
     text_s: float = 0.03
     encode_s: float = 0.08
@@ -154,6 +157,9 @@ class World:
         self.notices: list[tuple[float, Notice]] = []
         self.prompts: list[Generate] = []
         self.prefills: list[Prefill] = []
+        self.judged: list[JudgeTurnEnd] = []
+        self.completeness: Callable[[str], float | None] = lambda words: 0.99
+        """What the fake model thinks of the user's last message."""
         self.attempts: list[tuple[float, Transcribe]] = []
         """What the recogniser was asked for, and when."""
         self.spoken_chunks: list[int] = []
@@ -162,7 +168,7 @@ class World:
         self.loudspeaker = Loudspeaker()
         self.acknowledges = True
         self.respell: Callable[[str], str] = str
-        """How later attempts spell what the first one heard."""
+        """How later attempts spell what the first one heard; nothing: the decoder loops."""
         self._speeches = speeches
         self._replies = itertools.cycle(replies)
         self._pace = pace or Pace()
@@ -246,6 +252,8 @@ class World:
                 self._synthesise(effect)
             case Prefill():
                 self.prefills.append(effect)
+            case JudgeTurnEnd():
+                self._judge(effect)
             case Confirm():
                 assert effect.generation > self._stopped_generation, "given up, then confirmed"
             case StopWork():
@@ -279,7 +287,7 @@ class World:
         elif self._fails("asr_hangs"):
             return
         else:
-            rejection = None if text else "no_speech"
+            rejection = None if text else "repetition" if said else "no_speech"
             result = TranscriptReady(work.turn_id, work.attempt, text, rejection, segments)
         self._newest_attempt[work.turn_id] = work.attempt
         # An attempt that is overtaken before it has begun never comes back.
@@ -290,6 +298,13 @@ class World:
                 self.feed(result)
 
         self.at(self.now + after_s, deliver)
+
+    def _judge(self, work: JudgeTurnEnd) -> None:
+        self.judged.append(work)
+        if not self._fails("judge_hangs"):
+            probability = self.completeness(work.messages[-1].text)
+            after_s = self._takes(self._pace.judgement_s)
+            self._later(after_s, TurnEndJudged(work.turn_id, work.attempt, probability))
 
     def _generate(self, work: Generate) -> None:
         moment_s = self._takes(self._pace.first_text_s)
