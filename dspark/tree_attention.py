@@ -15,11 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
 from dspark.attention import Attention, Placed
+from dspark.cached_rows import CachedRows
 from dspark.kv_cache import KvCache
+from dspark.tree import ANCHOR, TreeShape
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,15 @@ class Run:
         return self.start + self.length
 
 
+class PlacedTree(Placed, Protocol):
+    """Tokens of one sequence whose last ones are a tree (see `dspark.target.Span`)."""
+
+    @property
+    def tree(self) -> TreeShape | None:
+        """Which of the last tokens follows which; None if all follow each other."""
+        ...
+
+
 class TreeRows:
     """An `Attention` over runs that leaves the keys and values of whole spans behind.
 
@@ -45,10 +57,23 @@ class TreeRows:
         cache: where they are left, at the spans' places.
     """
 
-    def __init__(self, attention: Attention, spans: Sequence[Placed], cache: KvCache) -> None:
+    def __init__(self, attention: Attention, spans: Sequence[PlacedTree], cache: KvCache) -> None:
         self._attention = attention
         self._cache = cache
         self._spans = spans
+
+    def rows(self) -> CachedRows:
+        """Where the rows' keys and values are put and which they see (see `OverCache`)."""
+        places: list[tuple[int, int, int]] = []
+        tails: list[Sequence[int]] = []
+        for span in self._spans:
+            nodes = 0 if span.tree is None else len(span.tree)
+            first = span.stop - nodes
+            for place in range(span.start, span.stop):
+                tail = [] if span.tree is None else span.tree.path(max(ANCHOR, place - first))
+                places.append((span.slot, place, min(place + 1, first) + len(tail)))
+                tails.append([first + node for node in tail])
+        return CachedRows.of(self._cache, places, tails)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """See `Attention`."""

@@ -205,19 +205,33 @@ def test_a_greedy_path_ends_where_no_candidate_is_the_targets() -> None:
 # --- the target's step ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["int8", "float32"])
+WIDE_HEADS = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "head_dim": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+"""Of which integer layers are computed by compiled code, where there can be any."""
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [({}, "int8"), ({}, "float32"), (WIDE_HEADS, "int8"), (WIDE_HEADS, "int4")],
+    ids=["int8", "float32", "wide int8", "wide int4"],
+)
 @pytest.mark.parametrize("start", [1, 7, 61, 62, 64])
 def test_a_tree_in_one_step_gives_the_bits_of_its_paths_alone(
-    dtype: str, start: int, tiny_folder: Path
+    config: dict[str, object], dtype: str, start: int, write_model: Write
 ) -> None:
     """Logits, features, and what is kept in the cache; across the borders of tiles, too."""
-    target = load_target(tiny_folder, dtype=dtype)
+    target = load_target(write_model(config), dtype=dtype)
     prompt = [(7 * place) % 60 + 2 for place in range(start)]
     shape = TreeShape.likeliest(9, acceptance=(0.5, 0.4, 0.3))
     shape = shape.taking(shape.depth_first())
     tokens = [10 + node for node in range(len(shape))]
     anchor, taps = 5, (-1, 1)
-    same = torch.equal if dtype == "int8" else partial(torch.allclose, atol=1e-3)
+    same = partial(torch.allclose, atol=1e-3) if dtype == "float32" else torch.equal
 
     def forward(*spans: Span) -> tuple[Any, Any]:
         cache = target.new_cache(2, 128)
