@@ -6,7 +6,8 @@ A client of the hosted service works here with another address, within these bou
   says what is really in force;
 - tools, stored prompts, image and audio items, answers outside the conversation and log
   probabilities are refused, each by an error that names the parameter;
-- `semantic_vad` is a choice of silence: high 300 ms, medium and auto 500 ms, low 800 ms;
+- turns end by what was said (`semantic_vad`) unless the client asks for a silence (`server_vad`);
+  `eagerness` auto is as the server is configured;
 - `output_audio_buffer.clear`, which the service knows on WebRTC only, stops the playing answer;
 - whole appends are limited to 15 MiB of base64 text; WAV files and binary messages are refused.
 

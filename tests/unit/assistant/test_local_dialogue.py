@@ -68,7 +68,7 @@ def test_a_spoken_question_is_understood_and_answered() -> None:
 
 
 def test_the_end_of_the_sound_is_heard_as_silence_and_not_as_a_lost_microphone() -> None:
-    configured_ms = Config().endpoint.silence_ms
+    configured_ms = Config().endpoint.shortest_ms
     window_ms = 32
 
     async def conversation(dialogue: Dialogue) -> None:
