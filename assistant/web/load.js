@@ -8,8 +8,11 @@ const HEIGHT = 32;
 /** What waits: `[worker, urgency, words for it]`. */
 const QUEUES = [
   ["hearing", "hearing", "Voice activity"],
+  ["asr", "partial", "Words while the user speaks"],
+  ["asr", "guess", "Words at a pause"],
   ["asr", "final", "Words of a turn that is over"],
   ["llm", undefined, "Answers, for a slot of the engine"],
+  ["tts", "guess", "First clause, begun at a pause"],
   ["tts", "first_clause", "First clause of an answer"],
   ["tts", "later_clause", "Later clauses"],
 ];
