@@ -38,17 +38,25 @@ class Commitment:
 
     confirmed: bool = True
     _waiting: list[Callable[[], None]] = field(default_factory=list)
+    _making: list[Callable[[], None]] = field(default_factory=list)
 
     def confirm(self) -> None:
         """The guess was right."""
         self.confirmed = True
         for callback in self._waiting:
             callback()
-        self._waiting.clear()
+        self.forget()
+
+    def suffice(self) -> None:
+        """What there is of the answer is enough until it is confirmed."""
+        for callback in self._making:
+            callback()
+        self._making.clear()
 
     def forget(self) -> None:
         """Call nobody back any more."""
         self._waiting.clear()
+        self._making.clear()
 
     def when_confirmed(self, callback: Callable[[], None]) -> None:
         """Call back once it is confirmed; at once if it is."""
@@ -56,6 +64,11 @@ class Commitment:
             callback()
         else:
             self._waiting.append(callback)
+
+    def when_sufficient(self, callback: Callable[[], None]) -> None:
+        """Call back once no more of it is wanted until it is confirmed."""
+        if not self.confirmed:
+            self._making.append(callback)
 
 
 class LanguageModel(Protocol):
@@ -120,6 +133,7 @@ class EngineLanguageModel:
         priority = Priority.CONFIRMED if commitment.confirmed else Priority.SPECULATIVE
         generation = self._engine.submit(prompt, params, priority=priority)
         commitment.when_confirmed(lambda: generation.promote(Priority.CONFIRMED))
+        commitment.when_sufficient(generation.hold)
         output_tokens = 0
         try:
             async for step in generation:

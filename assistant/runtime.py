@@ -215,6 +215,8 @@ class SessionRuntime:
                 case Generate():
                     self._begin_generating(effect)
                 case Synthesise():
+                    if effect.generation == self._guess:
+                        self._commitment.suffice()
                     self._spawn(self._synthesise(effect), effect.generation)
                 case Confirm():
                     if self._guess == effect.generation:

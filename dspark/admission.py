@@ -28,10 +28,10 @@ class Share:
 class Admission:
     """Waiting and running sequences.
 
-    Three rules: a confirmed sequence that finds no free slot takes a speculative one's, which
+    Four rules: a confirmed sequence that finds no free slot takes a speculative one's, which
     waits and later begins anew; a step with confirmed work holds nothing speculative; a step
     takes at most `prefill_tokens` of prompts that are not yet computed, so a long prompt delays
-    the tokens of others by no more than that.
+    the tokens of others by no more than that; a held sequence waits in its slot.
     """
 
     def __init__(self, pool: SlotPool, prefill_tokens: int, counters: Counters) -> None:
@@ -67,9 +67,15 @@ class Admission:
             self.waiting.remove(sequence)
             self.running.append(sequence)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no sequence can go on."""
+        return all(each.generation.held for each in self.running)
+
     def plan(self) -> list[Share]:
-        """Share out the next step among the running sequences; empty if there are none."""
-        running = sorted(self.running, key=lambda sequence: sequence.urgency)
+        """Share out the next step among the running sequences; empty if none can go on."""
+        able = (each for each in self.running if not each.generation.held)
+        running = sorted(able, key=lambda sequence: sequence.urgency)
         if not running:
             return []
         highest = running[0].generation.priority

@@ -340,7 +340,7 @@ class Engine:
     def _collect(self) -> bool:
         """Take in what changed, waiting if there is nothing to do; False once closed."""
         with self._changed:
-            idle = not self._admission.running
+            idle = self._admission.idle
             self._changed.wait_for(lambda: self._closed or self._dirty or not idle)
             self._dirty = False
             self._admission.waiting += self._inbox

@@ -83,6 +83,7 @@ class Generation:
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = 0
         self._priority = priority
+        self._held = False
         self._changed = changed  # tells the engine to look at its requests again
         self._steps: deque[Step] = deque()
         self._finish_reason: FinishReason | None = None
@@ -119,6 +120,19 @@ class Generation:
         """Change the priority from the next engine step on."""
         self._priority = priority
         self._changed()
+
+    def hold(self) -> None:
+        """Make no further step while it is speculative: what has come may be all that is wanted.
+
+        It keeps its slot and its cache, and goes on once it is promoted.
+        """
+        self._held = True
+        self._changed()
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits to be promoted."""
+        return self._held and self._priority is Priority.SPECULATIVE
 
     def __aiter__(self) -> AsyncIterator[Step]:
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,8 @@ from assistant.effects import (
 )
 from assistant.errors import AudioBufferFull
 from assistant.events import CommitAudio, CreateItem, CreateResponse, Samples
-from assistant.items import ResponseStatus, Role
+from assistant.items import Message, ResponseStatus, Role
+from assistant.language import Commitment, Ending, Piece
 from assistant.runtime import SessionRuntime
 from assistant.settings import Settings
 from assistant.stages import Stages
@@ -248,3 +249,37 @@ def test_an_error_of_the_session_ends_it_for_its_caller(monkeypatch: pytest.Monk
         return talk
 
     played(script)
+
+
+def test_of_a_guess_no_more_is_wanted_than_its_first_clause() -> None:
+    class Suspended(ScriptedLanguageModel):
+        async def answer(
+            self, messages: Sequence[Message], max_output_tokens: int | None, commitment: Commitment
+        ) -> AsyncGenerator[Piece | Ending, None]:
+            going_on = asyncio.Event()
+            going_on.set()
+            commitment.when_sufficient(going_on.clear)
+            commitment.when_confirmed(going_on.set)
+            async for piece in super().answer(messages, max_output_tokens, commitment):
+                await going_on.wait()
+                written.append(asyncio.get_running_loop().time())
+                yield piece
+
+    written: list[float] = []
+    clause, rest = "I can tell you that,", "as I know it very well and so does everybody else here."
+
+    async def script() -> Talk:
+        talk = Talk(fake_stages(language=Suspended(lines=[f"{clause} {rest}"])))
+        async with talk.runtime:
+            await talk.hear(np.concatenate((silence(0.5), speech(1.0), silence(1.0))))
+            await asyncio.sleep(10)
+        return talk
+
+    talk = played(script)
+    (turn,) = talk.of(TurnFinished)
+    assert isinstance(turn, TurnFinished) and turn.timeline.endpoint_s is not None
+    assert turn.speculation == "hit"
+    assert turn.heard == f"{clause} {rest}"
+    before = [at_s for at_s in written if at_s < turn.timeline.endpoint_s]
+    next_word = 1  # shows that the clause has ended
+    assert len(before) == len(clause.split()) + next_word

@@ -42,6 +42,7 @@ class FakeGeneration:
     cached_tokens: int = 2
     cancelled: bool = False
     priority: Priority = Priority.SPECULATIVE
+    held: bool = False
 
     async def __aiter__(self):  # type: ignore[no-untyped-def]  # as the engine's
         for letter in self.reply:
@@ -52,6 +53,9 @@ class FakeGeneration:
 
     def promote(self, priority: Priority) -> None:
         self.priority = priority
+
+    def hold(self) -> None:
+        self.held = True
 
 
 @dataclass
@@ -173,3 +177,19 @@ def test_a_guess_gives_way_until_it_is_confirmed() -> None:
         await answer.aclose()
 
     asyncio.run(begin_and_confirm())
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_only_a_guess_is_held_when_there_is_enough_of_it(confirmed: bool) -> None:
+    generation = FakeGeneration("hi")
+    commitment = Commitment(confirmed=confirmed)
+
+    async def begin() -> None:
+        answer = model(FakeEngine(generation)).answer(TALK, None, commitment)
+        await anext(answer)
+        assert not generation.held
+        commitment.suffice()
+        assert generation.held is not confirmed
+        await answer.aclose()
+
+    asyncio.run(begin())

@@ -190,6 +190,28 @@ def test_a_promoted_request_joins_the_confirmed(engine: Engine) -> None:
     assert [span.slot for span in target.forwards[-1]] == [0, 1]
 
 
+def test_a_held_request_waits_in_its_slot_until_it_is_promoted(engine: Engine) -> None:
+    target = engine.target
+    target.hold()
+    guess = engine.submit([20] * 9, longest(20), priority=Priority.SPECULATIVE)
+    target.step(2)
+    target.wait_held()
+    guess.hold()
+    target.let_go()
+    forwards = len(target.forwards)
+    assert len(answer(engine.submit([30] * 9, longest(20)))) == 20  # others go on meanwhile
+    assert engine.running == 1
+    assert all(span.slot == 1 for spans in target.forwards[forwards:] for span in spans)
+    guess.promote(Priority.CONFIRMED)
+    assert answer(guess) == list(engine.generate([20] * 9, longest(20)).token_ids)
+
+
+def test_nothing_holds_a_confirmed_request(engine: Engine) -> None:
+    certain = engine.submit([20] * 9, longest(20))
+    certain.hold()
+    assert len(answer(certain)) == 20
+
+
 def test_a_confirmed_request_takes_a_speculative_ones_slot(open_engine: OpenEngine) -> None:
     engine = open_engine(slots=1)
     target = engine.target
