@@ -56,7 +56,8 @@ class NaivePipeline:
             compute_type=config.asr.compute_type,
             cpu_threads=config.asr.threads,
         )
-        target, self._engine = load_engine(config)
+        plain = config.llm.model_copy(update={"drafter": "none"})
+        target, self._engine = load_engine(config.model_copy(update={"llm": plain}))
         self._tokenizer: Tokenizer = target.tokenizer
         self._voice: Voice = load_voice(config)
         self._warm_up()
