@@ -1,8 +1,9 @@
 """Lets a recording be spoken to the dialogue core in virtual time, and tells when its turns end.
 
 Everything is the core's own: which words it asks for when, what it has judged, how long it waits.
-The models are asked for real, and each answer arrives as much later as it took to compute; one that
-was asked for before is remembered, so that another way of ending turns can be tried for nothing.
+The models are asked for real, and each answer arrives as much later as the processor spent on it,
+whatever else the machine does. One that was asked for before is remembered, so that another way of
+ending turns can be tried for nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from assistant.events import (
     TranscriptReady,
     TurnEndJudged,
 )
+from assistant.items import Message, Role
 from assistant.language import LanguageModel
 from assistant.session import Session
 from assistant.settings import Settings
@@ -58,6 +60,7 @@ class Stages:
         self._language = language
         self._loop = asyncio.new_event_loop()
         self._judged: dict[tuple[object, ...], tuple[float | None, float]] = {}
+        self._loop.run_until_complete(language.turn_end((Message(Role.USER, "Hello there."),)))
 
     def open(self, path: Path) -> Recording:
         """Read a recording and find the speech in it."""
@@ -70,18 +73,18 @@ class Stages:
         """Return the words, and the seconds it takes to find them."""
         key = (work.start_sample, work.end_sample, work.after)
         if key not in recording.heard:
-            begin_s = time.perf_counter()
+            begin_s = time.process_time()
             sound = recording.samples[work.start_sample : work.end_sample]
             heard = self._transcriber.transcribe(sound, work.after)
-            recording.heard[key] = heard, time.perf_counter() - begin_s
+            recording.heard[key] = heard, time.process_time() - begin_s
         return recording.heard[key]
 
     def judge(self, work: JudgeTurnEnd) -> tuple[float | None, float]:
         """Return how likely the turn has ended, and the seconds it takes to say so."""
         if work.messages not in self._judged:
-            begin_s = time.perf_counter()
+            begin_s = time.process_time()
             judged = self._loop.run_until_complete(self._language.turn_end(work.messages))
-            self._judged[work.messages] = judged, time.perf_counter() - begin_s
+            self._judged[work.messages] = judged, time.process_time() - begin_s
         return self._judged[work.messages]
 
 

@@ -15,6 +15,7 @@ from assistant.config import Config
 from assistant.context import Limits
 from assistant.errors import ModelMissing
 from assistant.events import Samples
+from assistant.items import Message, Role
 from assistant.language import EngineLanguageModel, LanguageModel
 from assistant.load import CertainWork
 from assistant.models import has_no_weights, resolve
@@ -25,6 +26,7 @@ from audio.vad import SpeechFrame, load_vad
 from audio.voice import Voice, load_piper
 from dspark import (
     Drafter,
+    DSparkError,
     Engine,
     EngineMetrics,
     SamplingParams,
@@ -145,6 +147,8 @@ async def open_stages(
             sampling(config),
             context_tokens=min(config.llm.context_tokens, target.context_tokens),
         )
+        if config.endpoint.semantic is not None:
+            await _judge_once(language, config.llm.instructions)
         yield Stages(
             config=config,
             new_voice_activity=vad.stream,
@@ -156,6 +160,15 @@ async def open_stages(
             tts_worker=worker("tts"),
             engine_metrics=lambda: engine.metrics,
         )
+
+
+async def _judge_once(language: LanguageModel, instructions: str) -> None:
+    """Let the first turn's end not wait for what is set up once; say so if none can be judged."""
+    messages = (Message(Role.SYSTEM, instructions), Message(Role.USER, "Hello there."))
+    try:
+        await language.turn_end(messages)
+    except DSparkError as error:
+        logger.warning("turns end by silence alone: %s", error)
 
 
 def _load_transcriber(config: Config) -> Transcriber:
