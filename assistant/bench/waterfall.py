@@ -39,13 +39,16 @@ class Bar:
 
 
 def bars(moments_ms: Mapping[str, float]) -> list[Bar]:
-    """The steps of a turn: each begins when what it needs is there."""
+    """The steps of a turn: each begins when what it needs is there.
+
+    Words that were known before they were asked for are a bar without length.
+    """
     at = moments_ms
     asked = at.get("pause", at["endpoint"])
     steps = [
         Bar("silence", 0.0, at["endpoint"], _SILENCE),
         Bar("recognition", min(asked, at["transcript"]), at["transcript"], _WORDS),
-        Bar("first words written", at["transcript"], at["first_chunk"], _TEXT),
+        Bar("first words written", max(asked, at["transcript"]), at["first_chunk"], _TEXT),
         Bar("their first sound", at["first_chunk"], at["first_audio"], _SOUND),
     ]
     if at["first_audio"] < at["endpoint"]:
@@ -121,7 +124,9 @@ def _row(bar: Bar, top: float, axis: _Axis) -> Iterator[str]:
     yield (
         f'<rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{bar.colour}"/>'
     )
-    yield _text(left + width + 6, top + 12, f"{bar.end_ms - bar.begin_ms:.0f}", _QUIET)
+    length_ms = bar.end_ms - bar.begin_ms
+    told = f"{length_ms:.0f}" if length_ms else f"known at {bar.end_ms:.0f}"
+    yield _text(left + width + 6, top + 12, told, _QUIET)
 
 
 def _text(

@@ -230,6 +230,9 @@ def test_a_step_begins_when_what_it_needs_is_there() -> None:
     behind = moments(0, 1000, 1100, 1300, 1600, 500, 1601)
     del behind["pause"]
     assert [bar.begin_ms for bar in bars(behind)] == [0, 500, 1000, 1300]
+    known = moments(180, -50, 220, 300, 350, 320, 351)
+    steps = [(bar.name, bar.begin_ms, bar.end_ms) for bar in bars(known)]
+    assert steps[1:3] == [("recognition", -50, -50), ("first words written", 180, 300)]
 
 
 def test_the_picture_shows_median_turns() -> None:
