@@ -15,6 +15,7 @@ _TOP = 66
 _ROW = 22
 _BAR = 14
 _GROUP = 34
+_NARROW = 36
 _INK, _QUIET, _GRID = "#212529", "#6c757d", "#e9ecef"
 _SILENCE, _WORDS, _TEXT, _SOUND, _READY, _HEARD = (
     "#ced4da",
@@ -126,7 +127,11 @@ def _row(bar: Bar, top: float, axis: _Axis) -> Iterator[str]:
     )
     length_ms = bar.end_ms - bar.begin_ms
     told = f"{length_ms:.0f}" if length_ms else f"known at {bar.end_ms:.0f}"
-    yield _text(left + width + 6, top + 12, told, _QUIET)
+    if width < _NARROW:
+        yield _text(left + width + 6, top + 12, told, _QUIET)
+    else:
+        ink = _INK if bar.colour in (_SILENCE, _READY) else "white"
+        yield _text(right - 5, top + 12, told, ink, anchor="end")
 
 
 def _text(
