@@ -1,11 +1,13 @@
 """Judges of when a word is heard: the sound itself, and other people's models.
 
 `python -m tests.real.word_judges` prints what each of them says of the embedded voice's word times.
-The forced alignment takes part if `pocketsphinx` is installed (it brings its model).
+The forced alignment takes part if `pocketsphinx` is installed (it brings its model), and every other
+Whisper whose folder is given.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -257,9 +259,9 @@ def main() -> None:
     print(_row("sound after a pause: starts", starts))
     print(_row("sound before a pause: ends", ends))
     print(_row("hisses: starts", at_hisses(voice, HISSING)))
-    judges = {"Whisper tiny.en": tiny}
-    if find_spec("pocketsphinx"):
-        judges = {"forced alignment": load_aligner(), **judges}
+    judges = {"forced alignment": load_aligner()} if find_spec("pocketsphinx") else {}
+    judges["Whisper tiny.en"] = tiny
+    judges |= {f"Whisper {path}": load_whisper_judge(Path(path)) for path in sys.argv[1:]}
     for name, judge in judges.items():
         starts, ends, _ = compare(voice, SENTENCES, judge)
         print(_row(f"{name}: starts", starts))
