@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dspark.compiled.layers import Linear, multiply_rows
+from dspark.compiled.memory import joined
 from dspark.compiled.packing import packed_int4, packed_int8
 from dspark.compiled.tiles import GROUP
 from dspark.compiled.vectors import LANES
@@ -47,7 +48,7 @@ class CompiledLinear:
             rows = weight[start : start + _ROWS_IN_CACHE].float()
             found = quantised(rows.view(len(rows), -1, GROUP), torch.float16)
             packed.append(packed_int4(found.codes.flatten(1), found.scales, found.offsets))
-        return cls(torch.cat(packed), None, bias, len(weight))
+        return cls(joined(packed), None, bias, len(weight))
 
     @classmethod
     def in_int8(cls, weight: Tensor, bias: Tensor | None = None) -> CompiledLinear:
@@ -58,7 +59,7 @@ class CompiledLinear:
             scale = rows.abs().amax(1).clamp_min_(torch.finfo(torch.float32).tiny) / 127
             packed.append(packed_int8((rows * scale.reciprocal()[:, None]).round_().char()))
             scales.append(scale)
-        return cls(torch.cat(packed), torch.cat(scales), bias, len(weight))
+        return cls(joined(packed), torch.cat(scales), bias, len(weight))
 
     @staticmethod
     def fits(weight: Tensor) -> bool:
@@ -85,7 +86,7 @@ def stacked(linears: Sequence[CompiledLinear]) -> Linear:
     """
     arrays = []
     for name in ("weights", "scales", "biases"):
-        whole = torch.cat([getattr(linear, name) for linear in linears])
+        whole = joined([getattr(linear, name) for linear in linears])
         for index, linear in enumerate(linears):
             setattr(linear, name, whole[index : index + 1])
         arrays.append(whole.numpy())
