@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ from dspark import Engine, InvalidRequest, SamplingParams, Target, load_drafter,
 from dspark.drafters import Anchor, Draft, PromptLookupDrafter
 from dspark.drafters.growing import GrowingTree, Outlook, Place, grow
 from dspark.sampling import Sampler
-from dspark.scheduler import survival
+from dspark.scheduler import SCHEDULES, Scheduler, survival
+from dspark.step_cost import StepCostTable
 from dspark.target import Span
 from dspark.tree import ANCHOR, TreeShape
 from dspark.verification import verify_tree
 from tests.unit.dspark.rivals import RIVALS, TREE, rival
 from tests.unit.dspark.test_verification import (
-    ANSWERS,
     DRAFTER,
     LENGTH,
     PROMPT,
@@ -119,7 +120,11 @@ def test_survival_is_what_a_node_adds_to_the_expected_tokens(
 
 
 def grown(sampler: Sampler, shape: TreeShape) -> Draft:
-    """A tree of what the drafter of these tests thinks."""
+    """A tree of what the drafter of these tests thinks.
+
+    Confidences are arbitrary, and depend on all that they may: the token before, and the siblings
+    before.
+    """
 
     def look_out(trees: Sequence[GrowingTree], places: Sequence[Place]) -> Outlook:
         paths = [[trees[0].tokens[each] for each in shape.path(node)] for _, node in places]
@@ -127,7 +132,17 @@ def grown(sampler: Sampler, shape: TreeShape) -> Draft:
         return Outlook(logits, [0.5] * len(places), [None] * len(places))
 
     (draft,) = grow([Anchor(0, 0, 0, sampler)], shape, look_out)
-    return draft
+    assert draft.tree is not None
+    seen = []
+    for node, parent in enumerate(draft.tree.parents):
+        before = [each for each in draft.tree.children(parent) if each < node]
+        seen.append(tuple(draft.tokens[each] for each in (*draft.tree.path(parent), *before)))
+    return replace(draft, confidence=tuple(arbitrary(each) for each in seen))
+
+
+@cache
+def arbitrary(tokens: Tokens) -> float:
+    return random.Random(repr(tokens)).choice((0.15, 0.4, 0.7, 0.95))
 
 
 def looked_up(sampler: Sampler, shape: TreeShape) -> Draft:
@@ -140,12 +155,16 @@ def looked_up(sampler: Sampler, shape: TreeShape) -> Draft:
 
 
 def answer(
-    params: SamplingParams, rng: random.Random, draft_: Callable[[Sampler, TreeShape], Draft]
+    params: SamplingParams,
+    rng: random.Random,
+    draft_: Callable[[Sampler, TreeShape], Draft],
+    scheduler: Scheduler,
 ) -> Tokens:
     tokens: list[int] = []
     sampler = Sampler(params, PROMPT * 3, tokens, rng)
     while len(tokens) < LENGTH:
         draft = draft_(sampler, SHAPE)
+        draft = draft.taking(range(scheduler.schedule(1, [draft])[0]))
         assert draft.tree is not None
         draft = draft.taking(draft.tree.depth_first())
         assert draft.tree is not None
@@ -163,13 +182,24 @@ SHAPE = TreeShape((-1, -1, 0, 0, 1, 2, -1))
 DRAFTS = {"without replacement": grown, "certain": looked_up}
 
 
-@pytest.mark.parametrize("drafts", DRAFTS)
-@pytest.mark.parametrize("name", SETTINGS)
-def test_answers_are_distributed_as_the_targets_own(name: str, drafts: str) -> None:
+# With stairs, so that schedules have something to weigh.
+COSTS = StepCostTable((10.0, 10.5, 11.0, 13.5, 13.6, 13.8, 18.0, 18.2), (0.5,))
+
+
+@pytest.mark.parametrize(
+    ("drafts", "name", "schedule"),
+    [
+        *(("without replacement", name, "full") for name in SETTINGS),
+        *(("certain", name, "full") for name in ("temperature 1", "top-p", "penalties")),
+        *(("without replacement", "temperature 1", each) for each in SCHEDULES[2:]),
+    ],
+)
+def test_answers_are_distributed_as_the_targets_own(name: str, drafts: str, schedule: str) -> None:
     params = SETTINGS[name]
+    scheduler = Scheduler.named(schedule, COSTS, confidence_threshold=0.3)
     probabilities = exact(params)  # the prompt repeats itself here, which no setting minds
     rng = random.Random(9)
-    counts = Counter(answer(params, rng, DRAFTS[drafts]) for _ in range(ANSWERS // 2))
+    counts = Counter(answer(params, rng, DRAFTS[drafts], scheduler) for _ in range(1500))
     assert set(counts) <= set(probabilities), "an answer that the target never gives"
     statistic, degrees = chi_square(counts, probabilities)
     assert statistic < critical_value(degrees)
