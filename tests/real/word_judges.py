@@ -1,8 +1,8 @@
 """Judges of when a word is heard: the sound itself, and other people's models.
 
 `python -m tests.real.word_judges` prints what each of them says of the embedded voice's word times.
-The forced alignment takes part if `pocketsphinx` is installed (it brings its model), and every other
-Whisper whose folder is given.
+The forced alignment takes part if `pocketsphinx` is installed (it brings its model), and every
+other Whisper whose folder is given.
 """
 
 from __future__ import annotations
