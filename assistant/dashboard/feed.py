@@ -73,7 +73,7 @@ class Feed:
             self._watching.discard(outbox)
 
     def _tell(self, record: TurnRecord | LoadRecord, memory: deque[str]) -> None:
-        text = record.model_dump_json(exclude_defaults=False, exclude_none=True)
+        text = record.model_dump_json(exclude_none=True)
         memory.append(text)
         for outbox in self._watching:
             outbox.put(Outgoing(json.loads(text)))
