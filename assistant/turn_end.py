@@ -35,13 +35,11 @@ class TurnEnd:
         return self._endpointer.silence_needed_ms(self._words.text, self._words.completeness)
 
     def said(self, attempt: int, text: str) -> bool:
-        """Take the words up to the pause; return whether they are to be judged."""
-        if self._words is not None and self._words.attempt == attempt:
+        """Take the words up to the pause; return whether they are to be judged, which is once."""
+        if self._words is not None and self._words.text == text:
             return False
-        known = self._words is not None and self._words.text == text
-        completeness = self._words.completeness if known and self._words is not None else None
-        self._words = _Words(attempt, text, completeness)
-        return completeness is None
+        self._words = _Words(attempt, text)
+        return True
 
     def judged(self, attempt: int, completeness: float | None) -> None:
         """Take the probability that a user who said the words of this attempt has finished."""
