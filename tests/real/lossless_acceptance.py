@@ -2,10 +2,11 @@
 
     python -m tests.real.lossless_acceptance [--target NAME|PATH] [--only greedy|sampled]
 
-Greedy answers of the embedded model with three drafters, one of them bent on being wrong, are
-compared with plain decoding's. And the joint distribution of three sampled tokens, for every
-sampling option and schedule, is compared with the exact one. It takes a quarter of an hour or
-more, prints a line for each comparison, and ends with status 1 if one is not as it should be.
+Greedy answers of the embedded model with every kind of drafter, one of them bent on being wrong,
+one token after the other and in trees, are compared with plain decoding's. And the joint
+distribution of three sampled tokens, for every sampling option and schedule, with trees too, is
+compared with the exact one. It takes an hour or more (`--prompts` and `--draws` make it shorter),
+prints a line for each comparison, and ends with status 1 if one is not as it should be.
 """
 
 from __future__ import annotations
@@ -25,12 +26,23 @@ import torch
 from dspark import Engine, SamplingParams, Scheduler, StepCostTable, Target, load_target
 from dspark.bench.prompts import INSTRUCTIONS, read_prompts
 from dspark.cli import DEFAULT_TARGET, find_target
-from dspark.drafters import Anchor, Draft, Drafter
+from dspark.drafters import (
+    Anchor,
+    Draft,
+    Drafter,
+    DraftModel,
+    LayerSkipDrafter,
+    branched,
+    load_drafter,
+)
 from dspark.random_weights import random_drafter
 from dspark.sampling import Sampler, distribution, draw
 from dspark.scheduler import SCHEDULES, DecodingStep, StepCost
 from dspark.target import Span
+from dspark.tree import TreeShape
 from dspark.verification import verify
+from tests.unit.dspark.test_tree import DRAFTS
+from tests.unit.dspark.test_tree import answer as tree_answer
 from tests.unit.dspark.test_verification import (
     BLOCK,
     DRAFTER,
@@ -52,6 +64,8 @@ SLOTS = 8
 CONTEXT_TOKENS = 256
 REAL_BLOCK = 5
 ORACLE_ERRORS = 0.3
+EARLY_LAYERS = 26
+TREE = TreeShape.likeliest(6)
 ALL_BUT_EQUAL = 1e-4
 """How near the two best logits lie where float32 may order them by how sums were rounded."""
 
@@ -159,7 +173,7 @@ class Oracle(Recalling):
 def greedy_part(source: str, count: int) -> bool:
     """Compares real answers in both precisions; prints a table and returns whether all is well."""
     print(f"\nGreedy: {count} prompts, {NEW_TOKENS} new tokens each, {SLOTS} at once")
-    print("precision  drafter    identical  all but equal  wrong  tokens/step  accepted")
+    print("precision  drafter              identical  all but equal  wrong  tokens/step  accepted")
     good = True
     for dtype in ("int8", "float32"):
         target = load_target(source, dtype=dtype)
@@ -168,12 +182,19 @@ def greedy_part(source: str, count: int) -> bool:
         params = SamplingParams(max_new_tokens=NEW_TOKENS, logit_bias=bias)
         plain, _ = answers(target, None, asked, params)
         known = look_up(target, plain)
+        dspark = random_drafter(target, layers=2, block_size=REAL_BLOCK, taps=3, markov_rank=64)
+        rivals = {
+            "prompt lookup": load_drafter("prompt-lookup", target),
+            "layer skipping": LayerSkipDrafter(target, EARLY_LAYERS, block_size=3),
+            "draft model": DraftModel(first_layers(target, EARLY_LAYERS), target, block_size=3),
+        }
         drafters: dict[str, Drafter] = {
-            "random": random_drafter(
-                target, layers=2, block_size=REAL_BLOCK, taps=3, markov_rank=64
-            ),
+            "random": dspark,
             "adversary": Adversary(known),
             "oracle": Oracle(known),
+            **rivals,
+            "random, tree": branched(dspark, TREE),
+            **{f"{name}, tree": branched(drafter, TREE) for name, drafter in rivals.items()},
         }
         for name, drafter in drafters.items():
             found, figures = answers(target, drafter, asked, params)
@@ -181,13 +202,18 @@ def greedy_part(source: str, count: int) -> bool:
             same = sum(found[each] == plain[each] for each in asked)
             good = good and not wrong
             print(
-                f"{dtype:9}  {name:9}  {same:9}  {len(near):13}  {len(wrong):5}  {figures}",
+                f"{dtype:9}  {name:19}  {same:9}  {len(near):13}  {len(wrong):5}  {figures}",
                 *near,
                 *wrong,
                 sep="\n    ",
                 flush=True,
             )
     return good
+
+
+def first_layers(target: Target, layers: int) -> Target:
+    """The target cut short, as a model of its own."""
+    return Target(target.folder, target.decoder.first_layers(layers), target.threads)
 
 
 def answers(
@@ -391,6 +417,9 @@ def sampled_part(draws: int) -> bool:
     for name, schedule in itertools.product(SETTINGS, SCHEDULES):
         scheduler = Scheduler.named(schedule, COSTS, confidence_threshold=0.3)
         good = compared(name, schedule, scheduler, draws) < FAMILY_QUANTILE and good
+    for name, schedule in itertools.product(SETTINGS, SCHEDULES[1:]):
+        for kind in DRAFTS:
+            good = compared_trees(name, schedule, kind, draws // 5) < FAMILY_QUANTILE and good
     looked_ahead = compared("temperature 1", "(looks ahead)", Scheduler(LooksAhead()), draws)
     print(
         "The last must not be lossless, and is found out." if looked_ahead > FAMILY_QUANTILE else ""
@@ -412,6 +441,26 @@ def compared(name: str, schedule: str, scheduler: Scheduler, draws: int) -> floa
     print(
         f"{name:15}  {schedule:18}  {statistic:9.1f}  {degrees:7}  {chance:6.4f}  "
         f"{decoding.scheduled / decoding.steps:13.2f}  {share:8.1%}",
+        flush=True,
+    )
+    return off
+
+
+def compared_trees(name: str, schedule: str, kind: str, draws: int) -> float:
+    """The same with trees; returns by how many standard deviations it is too far off."""
+    scheduler = Scheduler.named(schedule, COSTS, confidence_threshold=0.3)
+    rng = random.Random(9)
+    with torch.inference_mode():
+        counts = Counter(
+            tree_answer(SETTINGS[name], rng, DRAFTS[kind], scheduler) for _ in range(draws)
+        )
+    probabilities = exact(SETTINGS[name])
+    statistic, degrees = chi_square(counts, probabilities)
+    impossible = set(counts) - set(probabilities)
+    off = math.inf if impossible else deviation(statistic, degrees)
+    chance = math.erfc(off / math.sqrt(2)) / 2
+    print(
+        f"{name:15}  {schedule:18}  {statistic:9.1f}  {degrees:7}  {chance:6.4f}  tree, {kind}",
         flush=True,
     )
     return off
