@@ -40,7 +40,7 @@ MIN_COMMIT_MS = 100
 """A client that commits less audio than this has made a mistake; say so."""
 MANUAL = TurnDetection(create_response=False, interrupt_response=False)
 """What an idle `Hearing` is built with in manual mode; it is not fed."""
-RECENT_MS = 300
+RECENT_MS = 200
 """Words that were heard up to so long before the last voiced sample may be all of them."""
 
 
@@ -255,10 +255,13 @@ class Listening:
             return
         newest = ended.words.newest
         assert newest is not None
-        if not newest.text and attempt.kind != "final":
+        if not newest.found and attempt.kind != "final":
             self._ask_for_all(ended)  # it was too early
-        else:
-            self._known.append(replace(event, text=newest.text))
+            return
+        # A decoder that loops says nothing against what was heard twice before.
+        looped = event.rejection == "repetition"
+        text = ended.words.stable if looped else newest.text
+        self._known.append(replace(event, text=text))
 
     def on_transcript(self, event: TranscriptReady) -> Turn | None:
         """Take the words of an utterance that is over; return its turn if there were any."""

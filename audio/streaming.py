@@ -149,7 +149,7 @@ class StreamingUtterance:
     def _leave_behind(self, attempt: Attempt, segments: Sequence[Segment]) -> None:
         """Let the next attempts begin after old words, once the sound is long enough."""
         seconds = (attempt.end_sample - attempt.start_sample) / SAMPLE_RATE_HZ
-        if seconds <= _LONGEST_S or attempt.start_sample != self._start_sample:
+        if seconds <= _LONGEST_S:
             return
         latest = attempt.end_sample - _SETTLED_S * SAMPLE_RATE_HZ
         after, chosen = attempt.after, None

@@ -122,3 +122,10 @@ def test_the_prompt_is_prefilled_with_words_that_are_settled() -> None:
     said = [prefill.messages[-1:] for prefill in played.prefills]
     assert said[0] == ()
     assert [messages[-1].text for messages in said[1:]] == ["one two", "one two three four"]
+
+
+def test_a_decoder_that_loops_at_the_end_loses_nothing_that_was_heard_twice() -> None:
+    played = world(Speech(1.0, 9.0, "one two three four five six seven eight"))
+    played.at(9.0, lambda: setattr(played, "respell", lambda text: ""))
+    played.run(until_s=15)
+    assert completed(played) == ["one two three four"]

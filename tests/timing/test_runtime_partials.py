@@ -92,3 +92,21 @@ def test_work_is_certain_from_the_end_of_the_turn_to_the_end_of_the_text(words: 
 
     played(script)
     assert language.prefilled, "nothing was prefilled while the user spoke"
+
+
+def test_sound_is_kept_until_its_words_are_known() -> None:
+    """The attempt that would have known them fails after the endpoint: all is recognised anew."""
+    transcriber = ScriptedTranscriber(fails=RuntimeError("out of order"))
+
+    async def script() -> Talk:
+        talk = Talk(fake_stages(transcriber=transcriber, asr_s=0.8))
+        async with talk.runtime:
+            await talk.hear(np.concatenate((speech(1.0), silence(0.75))))
+            await talk.hear(silence(0.2))
+            transcriber.fails = None
+            await talk.hear(silence(2.0))
+        return talk
+
+    talk = played(script)
+    assert len(talk.of(TranscriptCompleted)) == 1
+    assert transcriber.heard == [pytest.approx(1.25 * 16_000, abs=2 * 512)]
