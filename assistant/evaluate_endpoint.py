@@ -14,9 +14,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -38,6 +39,7 @@ FIXED_MS = (200, 500, 800)
 SWEPT_MS = (200, 256, 320, 400, 500, 600, 700, 800, 900, 1000, 1200, 1500)
 SWEPT_CAUTION = (-3.0, -1.2, -0.8, -0.6, -0.4, -0.2, 0.0, 0.2, 0.4, 0.6, 0.8, 1.2, 3.0)
 WORDS = "by the words"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,11 @@ def curves(evaluation: Evaluation, semantic: SemanticEndpointer) -> list[Curve]:
     return [Curve("the same silence always", tuple(fixed)), Curve(WORDS, tuple(by_words))]
 
 
+def progress(items: Sequence[T], what: str) -> Iterable[T]:
+    """Show on the terminal how far it has come."""
+    return track(items, what, console=Console(stderr=True))
+
+
 def print_scores(scores: Sequence[Score]) -> None:
     """The scores as a table on the terminal."""
     table = Table("turns end", "recordings", "", "cut-ins", "", "median", "mean", "p90 wait, ms")
@@ -227,11 +234,11 @@ def main() -> None:
             engine, target.tokenizer, sampling(config), context_tokens=config.llm.context_tokens
         )
         stages = Stages(load_vad(), whisper, language)
-        recordings = [stages.open(clip.path) for clip in track(clips, "Listening")]
+        recordings = [stages.open(clip.path) for clip in progress(clips, "Listening")]
         evaluation = Evaluation(clips, recordings, stages)
         scores = [
             each
-            for kind, detection in track(kinds(semantic).items(), "Playing")
+            for kind, detection in progress(list(kinds(semantic).items()), "Playing")
             for each in evaluation.scores(kind, detection)
         ]
         cut = evaluation.cut(TurnDetection(semantic=semantic))
