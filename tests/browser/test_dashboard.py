@@ -14,9 +14,11 @@ from pydantic import SecretStr
 from websockets.sync.client import connect
 
 from assistant.config import Config, LogConfig, ServerConfig
+from assistant.effects import TurnFinished
 from assistant.items import AnswerStep, DraftToken, Message, Usage
 from assistant.language import Commitment, Ending, Piece
 from assistant.stages import Stages
+from assistant.timeline import Timeline
 from tests.browser.fake_server import PATIENCE_S
 from tests.browser.test_access import CONTRASTS, READABLE
 from tests.fakes import ScriptedLanguageModel, fake_stages
@@ -133,6 +135,46 @@ def test_an_earlier_turn_can_be_looked_at_by_keyboard_and_stays(
     )
     expect(earliest).to_have_attribute("aria-current", "true")
     expect(earliest).to_be_focused()
+
+
+def spoken(number: int, ttfa_s: float, speculation: Literal["hit", "miss"]) -> TurnFinished:
+    """A turn whose answer was sent so long after the end of the speech, half of it silence."""
+    timeline = Timeline(
+        "spoken",
+        speech_end_s=10.0,
+        pause_s=10.0 + ttfa_s / 8,
+        transcript_s=10.0 + ttfa_s / 4,
+        endpoint_s=10.0 + ttfa_s / 2,
+        first_sent_s=10.0 + ttfa_s,
+    )
+    return TurnFinished(
+        number, "done", timeline, "resp", "words", "heard", STEPS, speculation, wasted_tokens=3
+    )
+
+
+def test_many_turns_are_summed_up(dashboard: Page) -> None:
+    with serving(make_stages=drafting) as server:
+        feed = server.app.state.server.dashboard.feed
+        for number in range(1, 11):
+            feed.tell_turn(
+                "a session", spoken(number, number / 10, "miss" if number > 8 else "hit")
+            )
+        dashboard.goto(f"{server.http}/dashboard")
+        sent = dashboard.get_by_role("figure").filter(has_text="Answer sent")
+        expect(sent.get_by_role("definition")).to_have_text(["550 ms", "910 ms", "991 ms"])
+        waited = dashboard.get_by_role("figure").filter(has_text="Silence awaited")
+        expect(waited.get_by_role("definition")).to_have_text(["275 ms", "455 ms", "496 ms"])
+        guesses = dashboard.locator("#speculation")
+        expect(guesses).to_contain_text("8 hit")
+        expect(guesses).to_contain_text("2 miss")
+        expect(guesses).to_contain_text("30 tokens wasted")
+        expect(dashboard.locator("#drafts")).to_contain_text(
+            "40 drafted, 30 checked, 20 accepted, 67 % of those checked, 10 rejected"
+        )
+        expect(dashboard.locator("#turn").get_by_role("img")).to_have_accessible_name(
+            "After the end of the user's speech: Pause 125 ms, Transcript 250 ms, "
+            "Endpoint 500 ms, Sent 1000 ms."
+        )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
