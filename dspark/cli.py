@@ -224,11 +224,15 @@ def bench(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Also draw it as a picture.")
     ] = None,
+    plot_costs: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw where a token's time goes.")
+    ] = None,
 ) -> None:
     """Compare drafters, and with transformers and llama.cpp: the same prompts, one by one."""
     with complaints():
-        if plot is not None and plot.suffix != ".svg":
-            raise InvalidRequest(f"{plot} is no .svg file: pictures are drawn as SVG")
+        for picture in (plot, plot_costs):
+            if picture is not None and picture.suffix != ".svg":
+                raise InvalidRequest(f"{picture} is no .svg file: pictures are drawn as SVG")
         from dspark.bench.prompts import read_prompts
         from dspark.bench.sources import RandomWeights, Stored
 
@@ -251,6 +255,7 @@ def bench(
             threads=threads,
         )
         from dspark.bench.chart import svg
+        from dspark.bench.cost_chart import costs_svg
         from dspark.bench.table import table
 
         Console(highlight=False).print(table(report))
@@ -260,6 +265,8 @@ def bench(
             _write(json_file, json.dumps(report.as_json(), indent=2, ensure_ascii=False) + "\n")
         if plot is not None:
             _write(plot, svg(report))
+        if plot_costs is not None:
+            _write(plot_costs, costs_svg(report))
 
 
 app.command()(train)

@@ -19,6 +19,7 @@ from dspark import Engine, SamplingParams, load_target
 from dspark.bench.bandwidth import bytes_per_token, copy_bandwidth
 from dspark.bench.chart import svg
 from dspark.bench.contenders import Answer, Contender, Unavailable
+from dspark.bench.cost_chart import costs_svg
 from dspark.bench.lineup import SYSTEMS, Wanted, lineup
 from dspark.bench.measurement import Machine, Report, measure
 from dspark.bench.others import LlamaCpp, Transformers
@@ -220,6 +221,16 @@ def test_the_chart_is_well_formed_with_the_fastest_first() -> None:
 
 def test_a_chart_of_nothing_is_still_one() -> None:
     ET.fromstring(svg(Report(MACHINE, ())))
+    ET.fromstring(costs_svg(Report(MACHINE, ())))
+
+
+def test_the_costs_of_a_token_are_stacked_with_the_cheapest_first() -> None:
+    plain, drafted = run(contender("plain"), contender("fast", steps=(1, 4), drafter="d")).rows
+    drafted = replace(drafted, phases_ms={"target": 20.0, "drafter": 8.0, "rest": 0.4})
+    unknown = replace(plain, system="unknown", phases_ms={})
+    root = ET.fromstring(costs_svg(Report(MACHINE, (plain, drafted, unknown))))
+    texts = [each.text or "" for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[-4:] == ["fast d int8", "7.1", "plain int8", "20.0"]
 
 
 # --- prompts -------------------------------------------------------------------------------------
