@@ -55,7 +55,7 @@ class CompiledStack:
         return early
 
     def __call__(
-        self, hidden: Tensor, positions: Tensor, rows: CachedRows, taps: Sequence[int]
+        self, hidden: Tensor, positions: Tensor, rows: CachedRows, taps: Sequence[int] = ()
     ) -> Tensor | None:
         """Run every layer on `hidden [rows, size]`, in place; see `Decoder.hidden_states`.
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dspark.attention import Attention, SlotAttention
+from dspark.cached_rows import OverCache
 from dspark.calibration import Calibration
 from dspark.checkpoint import Checkpoint, Weights, find_checkpoint
 from dspark.decoder import DecoderConfig, DecoderLayer, Rotation
@@ -24,6 +25,7 @@ from dspark.drafters.growing import GrowingTree, Outlook, Place, grow
 from dspark.drafters.heads import ConfidenceHead, sequential_head
 from dspark.drafters.protocol import Anchor, Draft
 from dspark.errors import DrafterMismatch, UnsupportedArchitecture
+from dspark.fast_path import compiled_stack
 from dspark.kv_cache import KvCache
 from dspark.linear import Linear, linear
 from dspark.target import Target, head_weight
@@ -78,6 +80,7 @@ class DSparkDrafter:
         self._layers = [
             DecoderLayer(shape, index, weights, f"layers.{index}") for index in range(shape.layers)
         ]
+        self._stack = compiled_stack(shape, self._layers)
         # Features go through no layer on their way to the keys and values of each, so those of
         # all layers are one product.
         self._context = weights.linear(
@@ -258,9 +261,12 @@ class DSparkDrafter:
             `[tokens, hidden]`, after the final norm.
         """
         hidden = self._target.embed(token_ids)
-        rotation = self._rotation(positions)
-        for layer in self._layers:
-            hidden = layer(hidden, rotation, attention)
+        if self._stack is not None and isinstance(attention, OverCache):
+            self._stack(hidden, positions, attention.rows())
+        else:
+            rotation = self._rotation(positions)
+            for layer in self._layers:
+                hidden = layer(hidden, rotation, attention)
         return self._norm(hidden, self._final_norm)
 
     def base_logits(self, hidden: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,11 @@ from dspark.compiled.dot import BYTES, Flavour, dot_of, signed_levels
 from dspark.compiled.jit import FEATURES, inlined
 from dspark.compiled.vectors import I8, I32, LANES, emitting, load_vector, pointer, vector
 from dspark.compiled.weights import CompiledLinear
+from dspark.drafters.protocol import Anchor
 from dspark.fast_path import compiles
 from dspark.linear import Int8Linear
+from dspark.random_weights import random_drafter
+from dspark.sampling import Sampler, SamplingParams
 from dspark.target import Span
 from dspark.tree import TreeShape
 from tests.unit.dspark.conftest import CONFIG, qwen3_tensors
@@ -204,6 +208,25 @@ def test_the_first_layers_alone_are_those_of_the_whole(target: Target) -> None:
     whole = logits(target, steps, taps=(1,))[0]
     early = Target(target.folder, target.decoder.first_layers(2), target.threads)
     assert torch.equal(logits(early, steps, taps=(1,))[0][:, -hidden:], whole[:, -hidden:])
+
+
+def test_a_drafters_block_is_what_its_layers_compute_one_by_one(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = random_drafter(target, layers=2, block_size=4, taps=1, markov_rank=32)
+    cache = drafter.new_cache(2, 64)
+    sampler = Sampler(SamplingParams(), [0], [0], Random(0))
+    anchors = [Anchor(slot, 20 + slot, 5, sampler) for slot in (1, 0)]
+    with torch.inference_mode():
+        for slot in (0, 1):
+            drafter.extend(cache, slot, 0, random(21, SHAPE["hidden_size"], seed=slot))
+        compiled = drafter.block_hidden(cache, anchors)
+        alone = drafter.block_hidden(cache, anchors[:1])
+        assert drafter._stack is not None
+        monkeypatch.setattr(drafter, "_stack", None)
+        by_torch = drafter.block_hidden(cache, anchors)
+    assert torch.equal(compiled[:1], alone)
+    assert (compiled - by_torch).abs().max() < 0.02 * by_torch.std()
 
 
 def test_without_the_compiler_torch_computes(
