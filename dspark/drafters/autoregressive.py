@@ -152,7 +152,7 @@ class AutoregressiveDrafter(ABC):
                 Span(
                     tree.anchor.slot,
                     tree.anchor.position,
-                    tokens,
+                    self.known(tokens),
                     logits=len(order),
                     tree=tree.shape.taking(order),
                 )
@@ -161,6 +161,12 @@ class AutoregressiveDrafter(ABC):
             row += len(order)
         logits = stacked(self.model.forward(spans, cache).logits)
         return self._fitted(logits[[row_of[place] for place in places]])
+
+    def known(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Tokens as the model takes them: those beyond its table, which only padding is, as 0."""
+        if self.model.vocab_size >= self._vocab_size:
+            return tokens
+        return [token if token < self.model.vocab_size else 0 for token in tokens]
 
     def _fitted(self, logits: Tensor) -> Tensor:
         """Logits `[rows, model's vocab]` as `[rows, target's vocab]`."""

@@ -98,7 +98,7 @@ class DraftModel(AutoregressiveDrafter):
         """What the model has not computed yet, and in any case the anchor."""
         assert isinstance(cache, TokenCache)
         sampler, computed = anchor.sampler, cache.tokens[anchor.slot]
-        tokens = [*sampler.prompt, *sampler.answer]
+        tokens = self.known([*sampler.prompt, *sampler.answer])
         pairs = zip(computed, tokens[: anchor.position], strict=False)
         start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         missing = tokens[start : anchor.position + 1]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 
 from dspark import (
@@ -339,6 +340,37 @@ def test_numbers_behind_a_name_are_how_much_is_proposed(target: Target, tmp_path
 def test_a_draft_model_of_another_vocabulary_is_refused(target: Target, write_model: Write) -> None:
     with pytest.raises(DrafterMismatch, match="choose a smaller model of the target's own family"):
         load_drafter(write_model({"vocab_size": 63}), target)
+
+
+def with_letters(folder: Path, first: str = "A") -> Target:
+    """A model with a tokenizer of so many letters, from this one on."""
+    vocabulary = {chr(ord(first) + index): index for index in range(60)}
+    core = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=[]))
+    core.save(str(folder / "tokenizer.json"))
+    return load_target(folder)
+
+
+@pytest.mark.parametrize("size", [60, 64, 70])
+def test_tables_that_are_padded_differently_fit_if_the_tokenizers_agree(
+    size: int, write_model: Write
+) -> None:
+    target = with_letters(write_model(name="target"))
+    model = with_letters(write_model({"vocab_size": size}, name="draft"))
+    drafter = DraftModel(model, target)
+    params = longest(12)
+    with Engine(target, context_tokens=128) as plain:
+        expected = together(plain, params)
+    for shape in TREES.values():
+        with Engine(target, drafter, tree=shape, context_tokens=128) as engine:
+            assert together(engine, params) == expected
+            assert together(engine, longest(12, temperature=1.0))
+            assert engine.metrics.drafter_failures == 0
+
+
+def test_tables_of_the_same_length_do_not_fit_if_the_tokenizers_differ(write_model: Write) -> None:
+    target = with_letters(write_model(name="target"))
+    with pytest.raises(DrafterMismatch, match="another vocabulary"):
+        DraftModel(with_letters(write_model(name="draft"), "B"), target)
 
 
 def test_only_what_can_branch_takes_a_tree(target: Target) -> None:
