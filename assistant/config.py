@@ -115,7 +115,7 @@ class EndpointConfig(_Section):
     """How soon to answer what may not be all; auto is medium."""
     speculate: bool = True
     """Prepare the answer at a pause, behind a gate that the turn's end opens."""
-    pause_ms: int = Field(default=160, ge=32, le=10_000)
+    pause_ms: int = Field(default=64, ge=32, le=10_000)
     """The silence that is a pause."""
 
     @model_validator(mode="after")

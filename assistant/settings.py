@@ -21,7 +21,7 @@ class TurnDetection:
     silence_ms: int = 500
     semantic: SemanticEndpointer | None = None
     """Ends turns by what was said as well; `None`: after `silence_ms`, whatever was said."""
-    pause_ms: int | None = 160
+    pause_ms: int | None = 64
     """Silence after which the answer is begun without anybody knowing; `None`: at the endpoint."""
     create_response: bool = True
     interrupt_response: bool = True

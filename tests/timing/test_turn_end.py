@@ -14,7 +14,7 @@ from audio.endpoint import SemanticEndpointer
 from tests.timing.world import WINDOW_S, Pace, Speech, World, acknowledged, finished
 
 SEMANTIC = SemanticEndpointer(shortest_ms=320, doubtful_ms=1100, longest_ms=1500, unjudged_ms=500)
-SETTINGS = acknowledged(Settings(turn_detection=TurnDetection(semantic=SEMANTIC)))
+SETTINGS = acknowledged(Settings(turn_detection=TurnDetection(semantic=SEMANTIC, pause_ms=160)))
 QUICK = Pace(transcript_s=0.05, judgement_s=0.02, first_text_s=0.1, encode_s=0.1)
 LIGHT = Speech(1.0, 2.0, "turn on the light")
 REPLY = "Of course, here you are. Anything else?"
