@@ -24,7 +24,7 @@ from assistant.events import CommitAudio, CreateItem, CreateResponse, Samples
 from assistant.items import Message, ResponseStatus, Role
 from assistant.language import Commitment, Ending, Piece
 from assistant.runtime import SessionRuntime
-from assistant.settings import Settings
+from assistant.settings import Settings, TurnDetection
 from assistant.stages import Stages
 from tests.fakes import (
     ScriptedLanguageModel,
@@ -269,7 +269,8 @@ def test_of_a_guess_no_more_is_wanted_than_its_first_clause() -> None:
     clause, rest = "I can tell you that,", "as I know it very well and so does everybody else here."
 
     async def script() -> Talk:
-        talk = Talk(fake_stages(language=Suspended(lines=[f"{clause} {rest}"])))
+        stages = fake_stages(language=Suspended(lines=[f"{clause} {rest}"]))
+        talk = Talk(stages, Settings(turn_detection=TurnDetection(silence_ms=500)))
         async with talk.runtime:
             await talk.hear(np.concatenate((silence(0.5), speech(1.0), silence(1.0))))
             await asyncio.sleep(10)
