@@ -5,8 +5,8 @@
 Each line of the manifest is a JSON object with `file` (relative to the manifest), `kind` ("noise"
 for sounds without speech), `lang`, and `vad_auto`, the voiced spans in seconds.  Every recording is
 spoken to the dialogue core in virtual time.  It is a *cut-in* if a turn ends before the last voiced
-span does; the *wait* is from there to the end of the turn.  Recordings of several people talking,
-whose turns change inside, are counted apart.
+span does; the *wait* is from there to the end of the turn.  Recordings of several people talking
+(`--several NAME…`), in which turns change, are counted apart.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class Score:
     kind: str
     group: str
     clips: int
+    unheard: int
+    """Recordings in which no turn was noticed."""
     cut_ins: int
     median_wait_ms: float
     mean_wait_ms: float
@@ -108,9 +110,7 @@ def read_manifest(manifest: Path, several: Sequence[str] = ()) -> list[Clip]:
             continue
         path = manifest.parent / row["file"]
         voiced = tuple((begin, end) for begin, end in row["vad_auto"])
-        speaker = row.get("speaker") or ""
-        many = "," in speaker or "speakers" in speaker or path.stem in several
-        clips.append(Clip(path, voiced, many))
+        clips.append(Clip(path, voiced, path.stem in several))
     return clips
 
 
@@ -137,8 +137,7 @@ class Evaluation:
         settings = Settings(turn_detection=replace(detection, create_response=False))
         waits: dict[str, list[float | None]] = {group: [] for group in GROUPS}
         for clip, recording in self._played:
-            ends_s = replay(recording, self._stages, settings)
-            wait_ms = wait_of(ends_s, clip.speech_end_s)
+            wait_ms = wait_of(replay(recording, self._stages, settings), clip.speech_end_s)
             for group in clip.groups:
                 waits[group].append(wait_ms)
         return [score(kind, group, each) for group, each in waits.items() if each]
@@ -150,25 +149,32 @@ class Evaluation:
             clip.path.stem
             for clip, recording in self._played
             if not clip.several_people
-            and wait_of(replay(recording, self._stages, settings), clip.speech_end_s) is None
+            and is_cut(wait_of(replay(recording, self._stages, settings), clip.speech_end_s))
         ]
 
 
 def wait_of(ends_s: Sequence[float], speech_end_s: float) -> float | None:
-    """Return how long the speaker waited, in milliseconds; None for a cut-in."""
-    if not ends_s or ends_s[0] < speech_end_s:
-        return None
-    return (ends_s[0] - speech_end_s) * 1000
+    """Return how long the speaker waited, in milliseconds.
+
+    It is negative for a cut-in, and None if no turn was noticed.
+    """
+    return (ends_s[0] - speech_end_s) * 1000 if ends_s else None
+
+
+def is_cut(wait_ms: float | None) -> bool:
+    """Whether the turn ended before the speaker did."""
+    return wait_ms is not None and wait_ms < 0
 
 
 def score(kind: str, group: str, waits: Sequence[float | None]) -> Score:
     """Sum up; who was cut did not wait."""
-    waited = [wait for wait in waits if wait is not None] or [float("nan")]
+    waited = [wait for wait in waits if wait is not None and wait >= 0] or [float("nan")]
     return Score(
         kind=kind,
         group=group,
         clips=len(waits),
-        cut_ins=sum(wait is None for wait in waits),
+        unheard=sum(wait is None for wait in waits),
+        cut_ins=sum(map(is_cut, waits)),
         median_wait_ms=float(np.median(waited)),
         mean_wait_ms=float(np.mean(waited)),
         p90_wait_ms=float(np.percentile(waited, 90)),

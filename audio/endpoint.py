@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from audio.words import normalise
@@ -93,15 +94,13 @@ def hesitates(text: str) -> bool:
 def counts_on(text: str) -> bool:
     """Whether the text ends in digits said one after the other, as of a telephone number.
 
-    A single number is none, be it a year.
+    A single number at the end of other words is none, be it a year.
     """
-    run: list[str] = []
-    for word in reversed(normalise(text)):
-        if not word.isdecimal():
-            break
-        run.append(word)
+    words = normalise(text)
+    run = list(takewhile(str.isdecimal, reversed(words)))
     digits = sum(map(len, run))
-    return digits > _DIGITS_IN_A_RUN or (len(run) > 1 and digits == _DIGITS_IN_A_RUN)
+    several = len(run) > 1 or len(run) == len(words)
+    return digits > _DIGITS_IN_A_RUN or (several and digits == _DIGITS_IN_A_RUN)
 
 
 def _log_odds(probability: float) -> float:

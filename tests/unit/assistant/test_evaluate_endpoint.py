@@ -11,7 +11,7 @@ import pytest
 
 from assistant.endpoint_chart import Curve, Point, svg
 from assistant.endpoint_replay import Stages
-from assistant.evaluate_endpoint import Evaluation, read_manifest, score, wait_of
+from assistant.evaluate_endpoint import Evaluation, is_cut, read_manifest, score, wait_of
 from assistant.settings import TurnDetection
 from audio.endpoint import SemanticEndpointer
 from audio.pcm import write_wav
@@ -46,7 +46,7 @@ def manifest(tmp_path: Path) -> Path:
     rows = [
         {"file": "paused.wav", "vad_auto": [[0.5, 1.5], [2.3, 3.3]]},
         {"file": "whole.wav", "vad_auto": [[0.5, 1.5]]},
-        {"file": "two.wav", "vad_auto": [[0.5, 1.5], [2.3, 3.3]], "speaker": "Ann, Ben"},
+        {"file": "two.wav", "vad_auto": [[0.5, 1.5], [2.3, 3.3]]},
         {"file": "hiss.wav", "vad_auto": [], "kind": "noise", "lang": None},
     ]
     for row in rows:
@@ -58,7 +58,7 @@ def manifest(tmp_path: Path) -> Path:
 
 
 def evaluation(manifest: Path, completeness: float | None) -> Evaluation:
-    clips = read_manifest(manifest)
+    clips = read_manifest(manifest, several=["two"])
     language = ScriptedLanguageModel(lines=["Fine."], completeness=completeness)
     stages = Stages(Loudness(), ScriptedTranscriber(lines=["turn it on"] * 99), language)
     return Evaluation(clips, [stages.open(clip.path) for clip in clips], stages)
@@ -83,10 +83,12 @@ def test_the_words_are_judged(manifest: Path, completeness: float, cut: list[str
 
 
 def test_whoever_is_cut_does_not_wait() -> None:
-    assert wait_of([1.2, 3.5], 3.0) is None
-    assert wait_of([3.5], 3.0) == 500
-    assert wait_of([], 3.0) is None
-    assert score("fixed", "all", [None, 300.0, 500.0]).mean_wait_ms == 400
+    assert is_cut(wait_of([1.2, 3.5], 3.0))
+    assert wait_of([3.5], 3.0) == 500 and not is_cut(500)
+    assert wait_of([], 3.0) is None and not is_cut(None)
+    counted = score("fixed", "all", [None, -900.0, 300.0, 500.0])
+    assert (counted.clips, counted.unheard, counted.cut_ins) == (4, 1, 1)
+    assert counted.mean_wait_ms == 400
 
 
 def test_models_are_asked_once_for_the_same(manifest: Path) -> None:

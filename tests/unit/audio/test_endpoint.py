@@ -65,7 +65,14 @@ def test_ordinary_words_are_no_hesitation(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["10001 90210", "my number is 555-1234", "one zero zero", "It's oh one two five 6 7."]
+    "text",
+    [
+        "10001 90210",
+        "my number is 555-1234",
+        "one zero zero",
+        "1,001.",
+        "It's oh one two five 6 7.",
+    ],
 )
 def test_digits_in_a_row_may_go_on(text: str) -> None:
     assert counts_on(text) == (text != "one zero zero")
