@@ -1,7 +1,8 @@
 """Plays recordings to the streaming recogniser as if they were being spoken, on the sample clock.
 
-One worker recognises, and an attempt takes as long as it takes here. So what is measured is what a
-session alone on this machine meets, without waiting for the recording to pass.
+One worker recognises, and an attempt takes as long as it takes the processor here. So what is
+measured is what a session alone on this machine meets, whatever else runs on it, and without waiting
+for the recording to pass.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Replay:
     known_s: float
     """When they were known."""
     attempts_ms: list[float]
-    """What the attempts took to compute, the decisive one last."""
+    """Processor time of the attempts, the decisive one last."""
 
     @property
     def heard_before_end(self) -> bool:
@@ -112,9 +113,9 @@ class _Worker:
         attempt, self._waiting = self._waiting, None
         assert attempt is not None
         sound = self.samples[attempt.start_sample : attempt.end_sample]
-        begin = time.perf_counter()
+        begin = time.process_time()
         transcript = self.transcriber.transcribe(sound, attempt.after)
-        seconds = time.perf_counter() - begin
+        seconds = time.process_time() - begin
         self.took_ms.append(1000 * seconds)
         self.free_s = now + seconds
         segments = [

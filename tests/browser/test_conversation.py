@@ -236,6 +236,32 @@ class TestSpokenQuestion:
         expect(status).to_contain_text("Thinking")
         expect(page.locator(".caption.user")).to_have_text(f"You{QUESTION}")
 
+    def test_is_shown_in_words_while_it_goes_on(self, page: Page, server: FakeServer) -> None:
+        async def speaking(line: Line) -> None:
+            await line.heard(100)
+            await line.send("input_audio_buffer.speech_started", item_id="said", audio_start_ms=20)
+            for stable, tentative in (("", "what thyme"), ("what", "time is it")):
+                await line.send(
+                    "x.transcript.partial", item_id="said", stable=stable, tentative=tentative
+                )
+            await line.cued()
+            transcription = "conversation.item.input_audio_transcription"
+            where = {"item_id": "said", "content_index": 0}
+            await line.send(f"{transcription}.delta", **where, delta=QUESTION)
+            await line.cued()
+            usage = {"type": "duration", "seconds": 1.0}
+            await line.send(f"{transcription}.completed", **where, transcript=QUESTION, usage=usage)
+
+        server.script = speaking
+        open_connected(page, server)
+        page.get_by_role("button", name="Start microphone").click()
+        caption = page.locator(".caption.user")
+        expect(caption).to_have_text("Youwhat time is it")
+        server.cue()
+        expect(caption).to_have_text(f"You{QUESTION}")
+        server.cue()
+        expect(caption).to_have_text(f"You{QUESTION}")
+
     def test_a_cough_leaves_nothing_behind(self, page: Page, server: FakeServer) -> None:
         async def cough(line: Line) -> None:
             await line.heard(100)
