@@ -1,8 +1,8 @@
 """Plays recordings to the streaming recogniser as if they were being spoken, on the sample clock.
 
 One worker recognises, and an attempt takes as long as it takes the processor here. So what is
-measured is what a session alone on this machine meets, whatever else runs on it, and without waiting
-for the recording to pass.
+measured is what a session alone on this machine meets, whatever else runs on it, and nobody has to
+wait for the recording to pass.
 """
 
 from __future__ import annotations
