@@ -10,6 +10,10 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING
 
+import torch
+
+from dspark.int4 import has_int4_kernel
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_WORTH_OF_THREADS = 2
 _NEEDED = {"x86_64": ("avx2", "fma", "f16c"), "aarch64": ("neon",)}
 
 
@@ -40,8 +45,14 @@ def compiles() -> bool:
 
 
 def compiled_linear(weight: Tensor, bias: Tensor | None, kept_in: WeightFormat) -> Linear | None:
-    """A layer in 4 or 8 bits, if it can be compiled for."""
+    """A layer in 4 or 8 bits, if it can be compiled for.
+
+    Compiled steps run in one thread. That is as fast as torch in two; if more are to be used,
+    torch is left to use them, where it can.
+    """
     if kept_in == "float" or not compiles():
+        return None
+    if torch.get_num_threads() > _WORTH_OF_THREADS and has_int4_kernel():
         return None
     from dspark.compiled.weights import CompiledLinear
 

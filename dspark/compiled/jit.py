@@ -42,6 +42,8 @@ def compiled(function: Function) -> Function:
     before = config.CACHE_DIR
     config.CACHE_DIR = str(FOLDER)
     try:
+        if not FOLDER.is_dir():
+            logger.info("Compiling for this processor, into %s; this is done once", FOLDER)
         return cast(Function, numba.njit(cache=True, **_OPTIONS)(function))
     except RuntimeError as error:
         logger.warning("What is compiled cannot be kept in %s (%s)", FOLDER, error)

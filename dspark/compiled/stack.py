@@ -14,6 +14,7 @@ from dspark.cached_rows import CachedRows
 from dspark.compiled.layers import Array, run_layers
 from dspark.compiled.tiles import GROUP
 from dspark.compiled.weights import CompiledLinear, stacked
+from dspark.kv_cache import KvCache
 
 if TYPE_CHECKING:
     from dspark.decoder import DecoderConfig, DecoderLayer
@@ -39,6 +40,26 @@ class CompiledStack:
             stacked([_compiled(getattr(layer, name)) for layer in layers]) for name in _LINEARS
         )
         self._rotations: Array = np.empty((0, 2, config.head_dim // 2), np.float32)
+        self._prepare(layers[0])
+
+    def _prepare(self, layer: DecoderLayer) -> None:
+        """Have everything compiled now: it takes some seconds once, which no request should wait.
+
+        Later starts read what the first one compiled.
+        """
+        config = self._config
+        cache = KvCache(
+            layers=len(self._attention_norms),
+            slots=1,
+            kv_heads=config.kv_heads,
+            context_tokens=1,
+            head_dim=config.head_dim,
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+        )
+        hidden = torch.zeros(1, config.hidden_size)
+        layer.qkv(hidden)
+        self(hidden, torch.zeros(1, dtype=torch.int64), CachedRows.of(cache, [(0, 0, 1)]))
 
     @staticmethod
     def fits(config: DecoderConfig, layers: Sequence[DecoderLayer]) -> bool:

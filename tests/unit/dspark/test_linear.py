@@ -141,8 +141,20 @@ def test_layers_are_compiled_where_they_can_be(
     kept_in: WeightFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dspark.fast_path.compiles", lambda: True)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 1)
     assert isinstance(linear(random(OUT, IN), None, kept_in), CompiledLinear)
     assert isinstance(linear(random(OUT - 8, IN), None, kept_in), Int8Linear)
+
+
+def test_several_threads_are_left_to_torch_where_it_can_use_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dspark.fast_path.compiles", lambda: True)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 4)
+    monkeypatch.setattr("dspark.fast_path.has_int4_kernel", lambda: True)
+    assert isinstance(linear(random(OUT, IN), None, "int8"), Int8Linear)
+    monkeypatch.setattr("dspark.fast_path.has_int4_kernel", lambda: False)
+    assert isinstance(linear(random(OUT, IN), None, "int4"), CompiledLinear)
 
 
 def test_where_nothing_multiplies_four_bits_another_precision_is_named(
