@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,6 +14,10 @@ from assistant.errors import AssistantError
 from assistant.items import AnswerStep, DraftToken, Message, Role, Usage
 from dspark import Engine, Priority, SamplingParams, Step, Tokenizer
 from dspark.tree import ANCHOR
+
+AHEAD_TOKENS = 12
+"""Of an answer begun on a guess so many tokens are written beyond what suffices for its first
+sound: about a clause, so that the sound need not break off behind it on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +138,18 @@ class EngineLanguageModel:
         priority = Priority.CONFIRMED if commitment.confirmed else Priority.SPECULATIVE
         generation = self._engine.submit(prompt, params, priority=priority)
         commitment.when_confirmed(lambda: generation.promote(Priority.CONFIRMED))
-        commitment.when_sufficient(generation.hold)
-        output_tokens = 0
+        output_tokens, last_token = 0, math.inf
+
+        def note_enough() -> None:
+            nonlocal last_token
+            last_token = output_tokens + AHEAD_TOKENS
+
+        commitment.when_sufficient(note_enough)
         try:
             async for step in generation:
                 output_tokens += len(step.committed)
+                if output_tokens >= last_token:
+                    generation.hold()
                 delta = text.feed(step.committed)
                 yield Piece(delta, len(step.committed), self._told(step))
         finally:

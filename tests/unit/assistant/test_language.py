@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from assistant.items import AnswerStep, DraftToken, Message, Role
-from assistant.language import Commitment, Ending, EngineLanguageModel, Piece, PromptTooLong
+from assistant.language import (
+    AHEAD_TOKENS,
+    Commitment,
+    Ending,
+    EngineLanguageModel,
+    Piece,
+    PromptTooLong,
+)
 from dspark import Priority, SamplingParams, Step
 from dspark.tree import ANCHOR, TreeShape
 
@@ -181,14 +188,17 @@ def test_a_guess_gives_way_until_it_is_confirmed() -> None:
 
 @pytest.mark.parametrize("confirmed", [False, True])
 def test_only_a_guess_is_held_when_there_is_enough_of_it(confirmed: bool) -> None:
-    generation = FakeGeneration("hi")
+    generation = FakeGeneration("h" * 2 * AHEAD_TOKENS)
     commitment = Commitment(confirmed=confirmed)
 
     async def begin() -> None:
         answer = model(FakeEngine(generation)).answer(TALK, None, commitment)
         await anext(answer)
-        assert not generation.held
         commitment.suffice()
+        for _ in range(AHEAD_TOKENS - 1):
+            await anext(answer)
+        assert not generation.held
+        await anext(answer)
         assert generation.held is not confirmed
         await answer.aclose()
 
