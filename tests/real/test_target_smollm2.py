@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,10 @@ import torch
 
 from dspark import Engine, SamplingParams, Target, load_target
 from dspark.checkpoint import Checkpoint
+from dspark.compiled.weights import CompiledLinear
 from dspark.drafters import Anchor, Draft
 from dspark.int4 import GROUP, Int4Linear
+from dspark.linear import Linear
 from dspark.target import Span
 
 pytestmark = pytest.mark.real
@@ -130,16 +132,21 @@ def test_integers_answer_like_float32(dtype: str, engine: Engine, smollm2_gguf: 
     assert agreeing / total > 0.9
 
 
-def test_four_bit_weights_are_those_of_the_file(target: Target) -> None:
-    """In the file's own groups, so that only the groups' scales and offsets are rounded again."""
+@pytest.mark.parametrize(
+    ("kind", "rounding"),
+    # torch keeps scales and offsets in bfloat16; compiled layers as the file does.
+    [(Int4Linear, 2**-8), (CompiledLinear.in_int4, 2**-20)],
+)
+def test_four_bit_weights_are_those_of_the_file(
+    kind: Callable[[torch.Tensor], Linear], rounding: float, target: Target
+) -> None:
     name = "model.layers.3.mlp.down_proj.weight"
     config = target.decoder.config
     weight = Checkpoint(target.folder).tensor(name, (config.hidden_size, config.intermediate_size))
-    found = Int4Linear(weight)(torch.eye(config.intermediate_size)).T
-    bfloat16_error = 2**-8
+    found = kind(weight)(torch.eye(config.intermediate_size)).T
     largest = weight.view(len(weight), -1, GROUP).abs().amax(-1, keepdim=True)
     error = (found - weight).abs().view(len(weight), -1, GROUP)
-    assert (error <= 2 * bfloat16_error * largest).all()
+    assert (error <= 2 * rounding * largest).all()
 
 
 class HalfRight:
