@@ -57,8 +57,8 @@ class SemanticEndpointer:
     those with `unsure` need `doubtful_ms`, and between them it goes by the logarithm of the odds.
     """
 
-    sure: float = 0.944
-    unsure: float = 0.882
+    sure: float = 0.938
+    unsure: float = 0.869
     shortest_ms: float = 320.0
     doubtful_ms: float = 1100.0
     longest_ms: float = 1500.0
