@@ -201,6 +201,7 @@ class EngineLanguageModel:
         prompt, end = self._tokenizer.unfinished_chat(chat)
         if prompt[-1] not in self._marks:
             return None  # the tokenizer has made one token of the mark and what is before it
+        # Not speculative: behind another session's answer it would come too late to be of use.
         word, mark = await self._engine.score(prompt, ({end}, self._marks | {end}), last=2)
         return self._completeness.probability(said, sentence=word[1], turn=mark[0])
 
