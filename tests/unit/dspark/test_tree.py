@@ -199,7 +199,7 @@ def test_answers_are_distributed_as_the_targets_own(name: str, drafts: str, sche
     scheduler = Scheduler.named(schedule, COSTS, confidence_threshold=0.3)
     probabilities = exact(params)  # the prompt repeats itself here, which no setting minds
     rng = random.Random(9)
-    counts = Counter(answer(params, rng, DRAFTS[drafts], scheduler) for _ in range(1500))
+    counts = Counter(answer(params, rng, DRAFTS[drafts], scheduler) for _ in range(800))
     assert set(counts) <= set(probabilities), "an answer that the target never gives"
     statistic, degrees = chi_square(counts, probabilities)
     assert statistic < critical_value(degrees)
