@@ -19,7 +19,7 @@ class Transcribe:
     """Recognise the input samples `[start_sample, end_sample)` of one utterance.
 
     Of the attempts at one turn that have not begun, only the newest is wanted.  The utterance may
-    have begun earlier with the words `after`, whose sound is left behind.
+    have begun earlier: the sound of old words is left behind.
     """
 
     turn_id: int
@@ -28,7 +28,6 @@ class Transcribe:
     end_sample: int
     kind: Kind = "final"
     """`partial`: the user is speaking; `pause`: the user may have finished; `final`: has."""
-    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class Recording:
 
     samples: Samples
     frames: list[SpeechFrame]
-    heard: dict[tuple[int, int, str], tuple[Transcript, float]] = field(default_factory=dict)
+    heard: dict[tuple[int, int], tuple[Transcript, float]] = field(default_factory=dict)
     """Transcripts by what was asked for, each with the seconds that it took."""
 
 
@@ -71,11 +71,11 @@ class Stages:
 
     def transcribe(self, recording: Recording, work: Transcribe) -> tuple[Transcript, float]:
         """Return the words, and the seconds it takes to find them."""
-        key = (work.start_sample, work.end_sample, work.after)
+        key = (work.start_sample, work.end_sample)
         if key not in recording.heard:
             begin_s = time.process_time()
             sound = recording.samples[work.start_sample : work.end_sample]
-            heard = self._transcriber.transcribe(sound, work.after)
+            heard = self._transcriber.transcribe(sound)
             recording.heard[key] = heard, time.process_time() - begin_s
         return recording.heard[key]
 

@@ -365,7 +365,6 @@ class Listening:
                 attempt.start_sample,
                 attempt.end_sample,
                 attempt.kind,
-                attempt.after,
             )
         )
 

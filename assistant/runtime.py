@@ -257,7 +257,7 @@ class SessionRuntime:
 
         def transcribe() -> Transcript:
             attempt.begun = True
-            return stages.transcriber.transcribe(samples, work.after)
+            return stages.transcriber.transcribe(samples)
 
         try:
             with ExitStack() as stack:

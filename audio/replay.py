@@ -114,7 +114,7 @@ class _Worker:
         assert attempt is not None
         sound = self.samples[attempt.start_sample : attempt.end_sample]
         begin = time.process_time()
-        transcript = self.transcriber.transcribe(sound, attempt.after)
+        transcript = self.transcriber.transcribe(sound)
         seconds = time.process_time() - begin
         self.took_ms.append(1000 * seconds)
         self.free_s = now + seconds

@@ -8,7 +8,7 @@ costs the same after a minute as after ten seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,6 +57,22 @@ class Hypothesis:
     """Whether it heard any words itself, and not only knows those before its sound."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """Silence inside an utterance."""
+
+    start_sample: int
+    end_sample: int
+
+    @property
+    def middle(self) -> int:
+        return (self.start_sample + self.end_sample) // 2
+
+    def ends_at(self, cursor: int) -> bool:
+        """Whether a sound that ends at `cursor` holds all words before the gap, and no others."""
+        return covers(cursor, self.start_sample) and cursor <= self.end_sample
+
+
 class StreamingUtterance:
     """One utterance from its first window on.
 
@@ -73,6 +89,10 @@ class StreamingUtterance:
         self._attempts = 0
         self._start_sample = start_sample
         self._after = ""
+        self._heard: list[Hypothesis] = []
+        self._gaps: list[_Gap] = []
+        """Where the speaker fell silent and went on, as long as its sound is not left behind."""
+        self._voiced_until = self._silent_until = start_sample
 
     @property
     def cost_s(self) -> float:
@@ -94,6 +114,7 @@ class StreamingUtterance:
         self, now: float, end_sample: int, last_voiced_sample: int, probability: float
     ) -> Attempt | None:
         """Take the next window of sound; return what should be recognised now."""
+        self._note_gap(end_sample, last_voiced_sample)
         busy = bool(self._on_its_way)
         kind = self._cadence.feed(now, end_sample, last_voiced_sample, probability, busy=busy)
         return self.ask(kind, now, end_sample, last_voiced_sample) if kind is not None else None
@@ -122,6 +143,8 @@ class StreamingUtterance:
         whole = f"{attempt.after} {text}".strip()
         self.newest = Hypothesis(attempt, whole, found=bool(text))
         self._agreement.feed(self.newest.text)
+        if self.newest.found:
+            self._heard.append(self.newest)
         self._leave_behind(attempt, segments)
         return attempt
 
@@ -146,18 +169,43 @@ class StreamingUtterance:
                 return attempt
         return None
 
+    def _note_gap(self, end_sample: int, last_voiced_sample: int) -> None:
+        went_on = last_voiced_sample == end_sample
+        if went_on and self._silent_until > self._voiced_until:
+            self._gaps.append(_Gap(self._voiced_until, self._silent_until))
+        self._voiced_until, self._silent_until = last_voiced_sample, end_sample
+
     def _leave_behind(self, attempt: Attempt, segments: Sequence[Segment]) -> None:
-        """Let the next attempts begin after old words, once the sound is long enough."""
-        seconds = (attempt.end_sample - attempt.start_sample) / SAMPLE_RATE_HZ
+        """Let the next attempts begin after old words, once the sound is long enough.
+
+        The best place is a gap at which an attempt ended: its words are exactly those before it.
+        Where nobody draws breath for long, the recogniser's own boundaries must do; they are rough.
+        """
+        seconds = (attempt.end_sample - self._start_sample) / SAMPLE_RATE_HZ
         if seconds <= _LONGEST_S:
             return
         latest = attempt.end_sample - _SETTLED_S * SAMPLE_RATE_HZ
-        after, chosen = attempt.after, None
+        places = [
+            (gap.middle, heard.text)
+            for gap in self._gaps
+            for heard in self._heard
+            if gap.middle <= latest
+            and gap.ends_at(heard.attempt.end_sample)
+            and self._agreement.holds(heard.text)
+        ]
+        if not places and seconds > _LONGEST_UNSETTLED_S:
+            places = list(self._boundaries(attempt, segments, latest))
+        if not places:
+            return
+        self._start_sample, self._after = max(places)
+        self._gaps = [gap for gap in self._gaps if gap.middle > self._start_sample]
+        self._heard = [h for h in self._heard if h.attempt.end_sample > self._start_sample]
+
+    def _boundaries(
+        self, attempt: Attempt, segments: Sequence[Segment], latest: int
+    ) -> Iterator[tuple[int, str]]:
+        text = attempt.after
         for segment in segments:
-            after = f"{after} {segment.text}".strip()
-            settled = self._agreement.holds(after)
-            if segment.end_sample > latest or not (settled or seconds > _LONGEST_UNSETTLED_S):
-                break
-            chosen = segment.end_sample, after
-        if chosen is not None and chosen[0] > self._start_sample:
-            self._start_sample, self._after = chosen
+            text = f"{text} {segment.text}".strip()
+            if self._start_sample < segment.end_sample <= latest:
+                yield segment.end_sample, text

@@ -46,7 +46,6 @@ _SECONDS_PER_TIMESTAMP = 0.02
 _TOKENS_PER_SECOND = 7
 _SPARE_TOKENS = 8
 _MOST_TOKENS = 224
-_HINT_TOKENS = 48
 
 # The text may end this long before the sound does, or longer if only quiet follows; otherwise
 # the decoder has skipped something and is sent back there.
@@ -92,11 +91,8 @@ class Transcript:
 class Transcriber(Protocol):
     """Turns the sound of one utterance into text; blocks, so call it on a worker thread."""
 
-    def transcribe(self, samples: Samples, after: str = "") -> Transcript:
-        """Transcribe mono samples at 16 kHz, any length.
-
-        `after`: what the speaker had said just before them, as a hint.
-        """
+    def transcribe(self, samples: Samples) -> Transcript:
+        """Transcribe mono samples at 16 kHz, any length."""
         ...
 
     def warm_up(self) -> None:
@@ -146,17 +142,14 @@ class Whisper:
         # sound from text about the padding behind it.
         self._prompt = list(self._tokenizer.sot_sequence)
 
-    def transcribe(self, samples: Samples, after: str = "") -> Transcript:
-        """Transcribe mono samples at 16 kHz, any length.
-
-        `after`: what the speaker had said just before them, as a hint.
-        """
+    def transcribe(self, samples: Samples) -> Transcript:
+        """Transcribe mono samples at 16 kHz, any length."""
         pieces: list[Transcript] = []
         starts_s: list[float] = []
         position = 0
         while position < len(samples) or not pieces:
             window = samples[position : position + LONGEST_WINDOW_S * SAMPLE_RATE_HZ]
-            piece, covered = self._transcribe_window(window, after if not position else "")
+            piece, covered = self._transcribe_window(window)
             pieces.append(piece)
             starts_s.append(position / SAMPLE_RATE_HZ)
             is_last = position + len(window) == len(samples)
@@ -171,17 +164,16 @@ class Whisper:
         """Run every window length once."""
         noise = np.random.default_rng(0).normal(0, 0.01, SAMPLE_RATE_HZ).astype(np.float32)
         for window_s in (_SHORTEST_WINDOW_S, _SECOND_WINDOW_S, LONGEST_WINDOW_S):
-            self._decode(noise, window_s, self._prompt)
+            self._decode(noise, window_s)
 
-    def _transcribe_window(self, samples: Samples, after: str) -> tuple[Transcript, int]:
+    def _transcribe_window(self, samples: Samples) -> tuple[Transcript, int]:
         """The transcript of at most 30 s, and how many of the samples it covers."""
         seconds = len(samples) / SAMPLE_RATE_HZ
         if _loudest_dbfs(samples) < _SILENCE_DBFS:
             return Transcript("", seconds, "silence", 1.0, 0.0, 0.0, decodes=0), len(samples)
-        prompt = self._prompt_after(after)
         decodes: list[_Decode] = []
         for window_s in _windows(seconds):
-            decodes.append(self._decode(samples, window_s, prompt))
+            decodes.append(self._decode(samples, window_s))
             if not decodes[-1].suspicious or _agree(decodes):
                 break
         best = decodes[-1]
@@ -204,22 +196,16 @@ class Whisper:
         )
         return transcript, len(samples) if rejection else _covered(segments, len(samples))
 
-    def _prompt_after(self, text: str) -> list[int]:
-        if not text:
-            return self._prompt
-        words = self._tokenizer.encode(f" {text}")[-_HINT_TOKENS:]
-        return [self._tokenizer.sot_prev, *words, *self._prompt]
-
-    def _decode(self, samples: Samples, window_s: int, prompt: list[int]) -> _Decode:
+    def _decode(self, samples: Samples, window_s: int) -> _Decode:
         seconds = len(samples) / SAMPLE_RATE_HZ
         budget = _MOST_TOKENS
         if window_s < LONGEST_WINDOW_S:
             budget = min(budget, _SPARE_TOKENS + math.ceil(_TOKENS_PER_SECOND * seconds))
         # `generate` stops at half of its max_length, which counts the prompt.
-        max_length = min(2 * (budget + len(prompt)), 2 * _MOST_TOKENS)
+        max_length = min(2 * (budget + len(self._prompt)), 2 * _MOST_TOKENS)
         result = self._network.generate(
             self._encode(samples, window_s),
-            [prompt],
+            [self._prompt],
             beam_size=1,
             max_length=max_length,
             return_scores=True,
@@ -231,7 +217,7 @@ class Whisper:
             no_speech_probability=result.no_speech_prob,
             # The score is a mean over the tokens; the end token counts as well.
             log_probability=result.scores[0] * len(tokens) / (len(tokens) + 1),
-            budget_spent=len(tokens) >= max_length // 2 - len(prompt),
+            budget_spent=len(tokens) >= max_length // 2 - len(self._prompt),
         )
 
     def _encode(self, samples: Samples, window_s: int) -> ctranslate2.StorageView:

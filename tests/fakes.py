@@ -75,7 +75,7 @@ class ScriptedTranscriber:
     """The number of samples of each utterance."""
     fails: Exception | None = None
 
-    def transcribe(self, samples: Samples, after: str = "") -> Transcript:
+    def transcribe(self, samples: Samples) -> Transcript:
         if self.fails is not None:
             raise self.fails
         text = self.lines[len(self.heard) % len(self.lines)]

@@ -18,8 +18,7 @@ from tests.timing.world import WINDOW_S, Pace, Speech, World, acknowledged
 
 QUICK = Pace(transcript_s=0.1, first_text_s=0.1, text_s=0.0, encode_s=0.1, window_s=0.0)
 LIGHT = Speech(1.0, 2.0, "turn on the light", fade_s=0.06)
-NUMBERS = " ".join(f"word{number}" for number in range(180))
-MINUTE = Speech(1.0, 61.0, NUMBERS)
+SENTENCES = [" ".join(f"word{10 * n + k}" for k in range(10)) for n in range(18)]
 
 
 def world(*speeches: Speech, pace: Pace = QUICK, until_s: float = 20.0) -> World:
@@ -99,12 +98,21 @@ def test_words_that_were_not_there_at_first_are_looked_for_at_the_end() -> None:
 
 
 def test_a_minute_is_recognised_whole_from_windows_of_seconds() -> None:
-    played = world(MINUTE, until_s=65.0)
+    """The speaker draws breath for 0.2 s between sentences of 3 s."""
+    sentences = [Speech(1 + 3.2 * n, 4 + 3.2 * n, text) for n, text in enumerate(SENTENCES)]
+    played = world(*sentences, until_s=65.0)
     played.run(until_s=70)
-    assert completed(played) == [NUMBERS]
+    assert completed(played) == [" ".join(SENTENCES)]
     lengths_s = [(work.end_sample - work.start_sample) / 16_000 for _, work in played.attempts]
-    assert max(lengths_s) <= 21
-    assert played.attempts[-1][1].after.startswith("word0 word1 ")
+    assert max(lengths_s) <= 20
+
+
+def test_a_minute_without_a_breath_is_recognised_as_well() -> None:
+    played = world(Speech(1.0, 61.0, " ".join(SENTENCES)), until_s=65.0)
+    played.run(until_s=70)
+    assert completed(played) == [" ".join(SENTENCES)]
+    lengths_s = [(work.end_sample - work.start_sample) / 16_000 for _, work in played.attempts]
+    assert max(lengths_s) <= 27
 
 
 def test_at_most_one_partial_is_on_its_way() -> None:

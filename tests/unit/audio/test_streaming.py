@@ -33,13 +33,23 @@ def ask(utterance: StreamingUtterance, end_s: float) -> Attempt:
     return utterance.ask("partial", end_s, round(end_s * RATE), round(end_s * RATE))
 
 
-def speak(utterance: StreamingUtterance, until_s: float, every_s: float = 1.0) -> list[Attempt]:
+def speak(utterance: StreamingUtterance, until_s: float) -> list[Attempt]:
+    """An attempt every second; after five, a breath of no length that ends a sentence."""
     attempts = []
-    for step in range(1, round(until_s / every_s) + 1):
-        attempt = ask(utterance, step * every_s)
-        utterance.on_result(attempt.number, *heard(attempt), step * every_s)
+    for second in range(1, round(until_s) + 1):
+        attempt = ask(utterance, second)
+        utterance.on_result(attempt.number, *heard(attempt), second)
         attempts.append(attempt)
+        if second % 5 == 0:
+            breathe(utterance, second)
     return attempts
+
+
+def breathe(utterance: StreamingUtterance, at_s: float) -> None:
+    end = round(at_s * RATE)
+    for end_sample, last_voiced in ((end, end), (end + 200, end), (end + 400, end + 400)):
+        wanted = utterance.hear(at_s, end_sample, last_voiced, 0.9)
+        assert wanted is None, "the attempt before the breath has heard all words"
 
 
 def test_words_that_two_attempts_agree_on_are_stable_and_the_rest_is_tentative() -> None:
@@ -56,7 +66,8 @@ def test_a_minute_is_known_whole_and_costs_no_more_than_its_last_seconds() -> No
     assert utterance.newest.text.split() == spoken(60.0)
     longest_s = max(a.end_sample - a.start_sample for a in attempts) / RATE
     assert longest_s <= 20
-    assert attempts[-1].after.split() == spoken(attempts[-1].start_sample / RATE)
+    for attempt in attempts:
+        assert attempt.after.split() == spoken(attempt.start_sample / RATE)
 
 
 def test_nothing_is_left_behind_in_short_speech() -> None:
