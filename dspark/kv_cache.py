@@ -12,6 +12,8 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
+from dspark.memory import large_zeros
+
 TILE = 64
 """Attention reads keys and values in whole tiles of this many positions."""
 
@@ -43,8 +45,11 @@ class KvCache:
         # Whole tiles of positions, because attention reads whole tiles; and zeros, not whatever
         # memory held, because what is masked out is still multiplied, by 0.
         shape = (layers, slots, kv_heads, padded(context_tokens), head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        if device.type == "cpu":
+            self.keys, self.values = large_zeros(shape, dtype), large_zeros(shape, dtype)
+        else:
+            self.keys = torch.zeros(shape, dtype=dtype, device=device)
+            self.values = torch.zeros(shape, dtype=dtype, device=device)
 
     @property
     def bytes(self) -> int:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from dspark.compiled.layers import Linear, multiply_rows
-from dspark.compiled.memory import joined
 from dspark.compiled.packing import packed_int4, packed_int8
 from dspark.compiled.tiles import GROUP
 from dspark.compiled.vectors import LANES
 from dspark.grids import quantised
+from dspark.memory import joined
 
 _ROWS_IN_CACHE = 256  # quantised at a time, so that what is computed of them stays in the cache
 
