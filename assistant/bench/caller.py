@@ -153,9 +153,15 @@ class Call:
         )
 
     def _moments_ms(self, answer: _Answer | None) -> dict[str, float]:
-        """The server's moments, from where the label says that the speech ended."""
-        if answer is None or answer.account is None:
+        """The server's moments, from where the label says that the speech ended.
+
+        Of an answer that was still not over when the listener's patience was, it is only known when
+        its first sound came; leaving it out would hide the slowest turns.
+        """
+        if answer is None or (received_s := answer.loudspeaker.first_received_s) is None:
             return {}
+        if answer.account is None:
+            return {"first_sent": self._after_speech_ms(received_s)}
         timeline = answer.account["timeline"]
         label_ms = 1000 * self._speech_end_s
         moments = {name: timeline.get(f"{name}_ms") for name in MOMENTS}
@@ -168,7 +174,10 @@ class Call:
     def _heard_ms(self, answer: _Answer | None) -> float | None:
         if answer is None or (audible_s := answer.loudspeaker.first_audible_s) is None:
             return None
-        return 1000 * (audible_s - self._begin_s - self._speech_end_s)
+        return self._after_speech_ms(audible_s)
+
+    def _after_speech_ms(self, moment_s: float) -> float:
+        return 1000 * (moment_s - self._begin_s - self._speech_end_s)
 
     def _cut_in(self, answer: _Answer | None) -> bool:
         if answer is None or (received_s := answer.loudspeaker.first_received_s) is None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from assistant.bench import command, run
+from assistant.bench import caller, command, run
 from assistant.bench.caller import Call, frames
 from assistant.bench.clips import Clip, read_manifest, spread
 from assistant.bench.loudspeaker import Loudspeaker
@@ -297,6 +297,18 @@ def test_the_listener_hangs_up_when_enough_was_heard(tmp_path: Path) -> None:
     whole = call(*sound, speech_end_s=1.5, folder=tmp_path, answer=long, listen_s=60)
     assert 0 < brief.output_tokens < whole.output_tokens == len(long.split(" "))
     assert brief.underruns == whole.underruns == 0
+
+
+def test_an_answer_that_outlasts_the_patience_counts_with_its_first_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = (silence(0.5), speech(1.0))
+    whole = call(*sound, speech_end_s=1.5, folder=tmp_path)
+    monkeypatch.setattr(caller, "PATIENCE_S", 0.2)
+    cut = call(*sound, speech_end_s=1.5, folder=tmp_path, listen_s=0.6)
+    assert cut.answered and set(cut.moments_ms) == {"first_sent"}
+    assert cut.server_ttfa_ms == pytest.approx(whole.server_ttfa_ms, abs=FRAME_AND_WINDOW_MS)
+    assert cut.endpoint_wait_ms is None and cut.added_latency_ms is None
 
 
 def test_sound_before_the_last_word_is_a_cut_in(tmp_path: Path) -> None:
