@@ -65,7 +65,7 @@ class _Part:
 
     def schedule(self, length: int) -> None:
         """Verify the first tokens of the draft."""
-        first = self.draft.taking(range(length))
+        first = self.draft.taking(range(length)) if length else Draft()
         self.verified = first if first.tree is None else first.taking(first.tree.depth_first())
 
 
