@@ -23,6 +23,7 @@ from dspark.checkpoint import Checkpoint, Weights, find_checkpoint
 from dspark.decoder import DecoderConfig, DecoderLayer, Rotation
 from dspark.drafters.growing import GrowingTree, Outlook, Place, grow
 from dspark.drafters.heads import ConfidenceHead, sequential_head
+from dspark.drafters.part_vocabulary import PartVocabulary
 from dspark.drafters.protocol import Anchor, Draft
 from dspark.errors import DrafterMismatch, UnsupportedArchitecture
 from dspark.fast_path import compiled_stack
@@ -102,7 +103,7 @@ class DSparkDrafter:
         self._head = (
             self._target.head
             if self._vocabulary is None
-            else _partial_head(weights, target, self._vocabulary)
+            else _partial_head(weights, target, self._vocabulary.ids)
         )
         self.head = sequential_head(kind, weights, drafted, hidden, rank)
         self._confidence = None
@@ -176,13 +177,22 @@ class DSparkDrafter:
         confidences: list[Tensor] = []
         previous = [anchor.token for anchor in anchors]
         state = self.head.start(len(anchors))
+        vocabulary = self._vocabulary
+        samplers = [
+            anchor.sampler if vocabulary is None else vocabulary.sampler(anchor.sampler)
+            for anchor in anchors
+        ]
+        chosen: list[list[int]] = [[] for _ in anchors]  # as places in the drafter's vocabulary
         for position in range(self.block_size):
-            logits, confidence, state = self.position(
+            logits, confidence, state = self._own_position(
                 hidden[:, position], base[:, position], previous, state
             )
             confidences.append(confidence)
-            for row, anchor in enumerate(anchors):
-                choice = anchor.sampler.choose(logits[row], tokens[row])
+            for row, sampler in enumerate(samplers):
+                choice = sampler.choose(logits[row], chosen[row])
+                chosen[row].append(choice.token)
+                if vocabulary is not None:
+                    choice = vocabulary.choice(choice)
                 if choice.distribution is not None:
                     distributions[row].append(choice.distribution)
                 previous[row] = choice.token
@@ -287,21 +297,22 @@ class DSparkDrafter:
         Returns:
             Logits `[anchors, vocab]` float32, the confidence's logits `[anchors]`, and the state.
         """
+        logits, confidence, state = self._own_position(hidden, base, previous, state)
+        whole = logits if self._vocabulary is None else self._vocabulary.spread(logits)
+        return whole, confidence, state
+
+    def _own_position(
+        self, hidden: Tensor, base: Tensor, previous: Sequence[int] | Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `position`; logits of the drafter's own vocabulary alone."""
         before = functional.embedding(
             torch.as_tensor(previous, device=hidden.device), self._previous
         ).to(hidden.dtype)
         bias, state = self.head(hidden, before, state)
-        logits = self._in_whole_vocabulary(base + bias.float())
+        logits = base + bias.float()
         if self._confidence is None:
             return logits, torch.full((len(hidden),), torch.inf, device=hidden.device), state
         return logits, self._confidence(hidden, before), state
-
-    def _in_whole_vocabulary(self, logits: Tensor) -> Tensor:
-        if self._vocabulary is None:
-            return logits
-        whole = logits.new_full((len(logits), self.shape.vocab_size), -torch.inf)
-        whole[:, self._vocabulary] = logits
-        return whole
 
     def _rotation(self, positions: Tensor) -> Rotation:
         return Rotation.at(positions, self._inverse_wavelengths, self._target.dtype)
@@ -342,7 +353,7 @@ def _check_match(
             checkpoint.tensor(name, (of_target.vocab_size, of_target.hidden_size))
 
 
-def _vocabulary(checkpoint: Checkpoint, vocab: int, weights: Weights) -> Tensor | None:
+def _vocabulary(checkpoint: Checkpoint, vocab: int, weights: Weights) -> PartVocabulary | None:
     """The target's ids of the drafter's tokens, if it drafts from fewer than there are."""
     size = checkpoint.config.get("draft_vocab_size")
     if size is None:
@@ -353,7 +364,7 @@ def _vocabulary(checkpoint: Checkpoint, vocab: int, weights: Weights) -> Tensor 
             f"the drafter in {checkpoint.folder} drafts tokens that the target does not have: "
             "load the two that belong together"
         )
-    return ids
+    return PartVocabulary(ids, vocab)
 
 
 def _partial_head(weights: Weights, target: Target, vocabulary: Tensor) -> Linear:

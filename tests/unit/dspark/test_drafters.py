@@ -23,6 +23,7 @@ from dspark import (
 )
 from dspark.calibration import Calibration
 from dspark.drafters import Anchor, Draft
+from dspark.drafters.part_vocabulary import PartVocabulary
 from dspark.sampling import Sampler
 from dspark.target import Span
 
@@ -145,6 +146,35 @@ def test_a_vocabulary_in_another_order_drafts_the_same(
         for folder in (reordered, write_drafter())
     ]
     assert drafts[0].tokens == drafts[1].tokens
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(repetition_penalty=1.5, presence_penalty=0.3, frequency_penalty=0.2),
+        SamplingParams(logit_bias={3: 4.0, 50: 9.0}),
+        SamplingParams(temperature=0.8, top_k=4, repetition_penalty=1.3, seed=1),
+        SamplingParams(temperature=1.1, top_p=0.7, min_p=0.05, logit_bias={7: 3.0}, seed=2),
+    ],
+)
+def test_choosing_in_a_part_of_the_vocabulary_is_choosing_with_all_others_at_zero(
+    params: SamplingParams,
+) -> None:
+    torch.manual_seed(0)
+    ids = torch.tensor([9, 3, 50, 7, 22, 41, 0])
+    part = PartVocabulary(ids, 64)
+    logits = torch.randn(len(ids)) * 2
+    prompt, answer, drafted = [9, 60, 9], [3, 61, 22], [2, 4]  # drafted are places
+    whole = Sampler(params, prompt, answer, random.Random(5))
+    mapped = part.sampler(Sampler(params, prompt, answer, random.Random(5)))
+    found = part.choice(mapped.choose(logits, drafted))
+    expected = whole.choose(part.spread(logits[None])[0], ids[drafted].tolist())
+    assert found.token == expected.token
+    if expected.distribution is None:
+        assert found.distribution is None
+    else:
+        torch.testing.assert_close(found.distribution, expected.distribution)
 
 
 def test_a_vocabulary_beyond_the_targets_is_refused(target: Target, write_drafter: Write) -> None:
