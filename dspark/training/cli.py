@@ -103,7 +103,10 @@ def train(
         int, typer.Option(min=0, help="Tokens it knows; 0 is all.", rich_help_panel=_DRAFTER)
     ] = 8192,
     initial: Annotated[
-        str, typer.Option(help="First weights: target or random.", rich_help_panel=_DRAFTER)
+        str,
+        typer.Option(
+            help="First weights: target, random, or a drafter's folder.", rich_help_panel=_DRAFTER
+        ),
     ] = "target",
     steps: Annotated[int, typer.Option(min=1, rich_help_panel=_FIT)] = 2000,
     batch: Annotated[int, typer.Option(min=1, help="Dialogues a step.", rich_help_panel=_FIT)] = 8,

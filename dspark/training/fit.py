@@ -26,7 +26,7 @@ from dspark.training.features import FeatureStore
 from dspark.training.fingerprint import fingerprint
 from dspark.training.frame import load_frame
 from dspark.training.fused_loss import Labels, fused_terms
-from dspark.training.initial import random_weights, weights_of_target
+from dspark.training.initial import DrafterFolder, random_weights, weights_of_target
 from dspark.training.loss import Terms, accepted_length, target_probabilities, weights_of_places
 from dspark.training.network import TrainableDrafter
 from dspark.training.packing import Batch
@@ -53,7 +53,8 @@ class FitSettings:
         warm_up: share of the steps in which it rises.
         gradient_norm: gradients are cut to it.
         decay: how fast a block's later positions count less (see `weights_of_places`).
-        initial: `target` starts from its last layers, `random` from noise.
+        initial: `target` starts from its last layers, `random` from noise, and a drafter's folder
+            from that drafter.
         dtype: `float32`, or `bfloat16` for the products; parameters are float32 anyway.
         checkpoint_every: steps between two checkpoints.
         held_out_dialogues: how many a checkpoint is judged by.
@@ -76,11 +77,15 @@ class FitSettings:
         for name in ("steps", "dialogues_per_step", "anchors", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name, known in (("initial", _INITIAL), ("dtype", _PRECISIONS)):
-            if getattr(self, name) not in known:
-                raise InvalidRequest(
-                    f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}"
-                )
+        if self.dtype not in _PRECISIONS:
+            raise InvalidRequest(
+                f"dtype is {self.dtype!r}; it must be one of {', '.join(_PRECISIONS)}"
+            )
+        if self.initial not in _INITIAL and not (Path(self.initial) / "config.json").is_file():
+            raise InvalidRequest(
+                f"initial is {self.initial!r}; it must be {' or '.join(_INITIAL)}, or the folder "
+                "of a drafter"
+            )
 
     def learning_rate_at(self, step: int) -> float:
         """Of one step, counted from 0."""
@@ -159,7 +164,10 @@ class Fit:
                 anchors=settings.anchors,
                 drafted=None if vocabulary is None else len(vocabulary),
             )
-            state = self._new(config, frame, vocabulary, head)
+            if settings.initial in _INITIAL:
+                state = self._new(config, frame, vocabulary, head)
+            else:
+                state = self._continued(Path(settings.initial), config, head)
         self.step, self.config, self._tensors, self._optimizer = state
 
         drafted = self._tensors.get("d2t", torch.arange(len(head), device=self._device))
@@ -274,6 +282,14 @@ class Fit:
             tensors["d2t"] = torch.tensor(vocabulary)
             tensors["lm_head.weight"] = head[tensors["d2t"].to(head.device)]
         return self._live(0, config, tensors)
+
+    def _continued(self, folder: Path, config: Mapping[str, object], head: Tensor) -> _State:
+        """Start from a trained drafter; what it drafts from and hides behind stays as it is."""
+        given = DrafterFolder.read(folder, like=config)
+        tensors = dict(given.tensors)
+        if "d2t" in tensors:
+            tensors["lm_head.weight"] = head[tensors["d2t"].to(head.device)]
+        return self._live(0, given.config, tensors)
 
     def _read(self, head: Tensor) -> _State:
         found = torch.load(self._checkpoint, map_location=self._device, weights_only=True)

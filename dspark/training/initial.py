@@ -1,20 +1,54 @@
-"""The weights that training starts from: the target's own last layers, or random ones."""
+"""The weights that training starts from: the target's last layers, random ones, a drafter's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from dspark.checkpoint import Checkpoint
+from dspark.checkpoint import Checkpoint, read_json
 from dspark.decoder import DecoderConfig
+from dspark.errors import RunMismatch
 from dspark.target import Target
 
 _STANDARD_DEVIATION = 0.02
 _MARKOV_DEVIATION = 0.25  # the other factor starts at zero, so this is a learning rate
 
 Tensors = dict[str, Tensor]
+
+
+_MAY_DIFFER = ("mask_token_id", "num_anchors", "target_stop_token_ids")
+
+
+class DrafterFolder(NamedTuple):
+    """A trained drafter, to be trained on."""
+
+    config: Mapping[str, object]
+    tensors: Tensors
+
+    @classmethod
+    def read(cls, folder: Path, like: Mapping[str, object]) -> DrafterFolder:
+        """Read it, in float32.
+
+        Raises:
+            RunMismatch: its configuration is another than that asked for.
+        """
+        config = read_json(folder / "config.json")
+        for key in like.keys() - set(_MAY_DIFFER):
+            if config.get(key) != like[key]:
+                raise RunMismatch(
+                    f"the drafter in {folder} has {key} {config.get(key)}, and {like[key]} was "
+                    "asked for: ask for the same, or start from the target"
+                )
+        tensors = {
+            name: tensor.float() if tensor.is_floating_point() else tensor
+            for name, tensor in load_file(folder / "model.safetensors").items()
+        }
+        return cls(config, tensors)
 
 
 def random_weights(config: Mapping[str, object], seed: int) -> Tensors:

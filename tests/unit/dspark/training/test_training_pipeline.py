@@ -257,6 +257,28 @@ def test_another_drafter_does_not_mix_with_the_one_begun(
         fit_of(plan, pipeline)
 
 
+def test_training_goes_on_from_a_drafter(
+    trained: dict[str, Pipeline],
+    speaking_targets: dict[str, Path],
+    make_plan: MakePlan,
+    tmp_path: Path,
+) -> None:
+    pipeline = trained["llama"]
+    initial = str(pipeline.drafter_folder)
+    plan = make_plan(tmp_path, speaking_targets["llama"], initial=initial, steps=3)
+    fit = fit_of(plan, pipeline)
+    fit.export()
+    before = load_file(pipeline.drafter_folder / "model.safetensors")
+    after = load_file(fit.drafter_folder / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    fit.run()
+    other = make_plan(tmp_path / "other", speaking_targets["llama"], initial=initial)
+    other = replace(other, shape=replace(other.shape, layers=other.shape.layers + 1))
+    with pytest.raises(RunMismatch, match="num_hidden_layers"):
+        fit_of(other, pipeline)
+
+
 def test_training_before_there_is_data_says_what_to_do(
     speaking_target: Path, make_plan: MakePlan, tmp_path: Path
 ) -> None:
