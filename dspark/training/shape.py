@@ -98,6 +98,9 @@ def drafter_config(
         "block_size": shape.block,
         "mask_token_id": mask_token,
         "target_layer_ids": list(taps),
+        "target_stop_token_ids": sorted(
+            target.stop_token_ids
+        ),  # of no use but to tell models apart
         "num_anchors": anchors,
         "markov_rank": shape.rank,
         "markov_head_type": shape.head,
