@@ -38,10 +38,10 @@ class DrafterFolder(NamedTuple):
             RunMismatch: its configuration is another than that asked for.
         """
         config = read_json(folder / "config.json")
-        for key in like.keys() - set(_MAY_DIFFER):
-            if config.get(key) != like[key]:
+        for key, wanted in like.items():
+            if key not in _MAY_DIFFER and config.get(key) != wanted:
                 raise RunMismatch(
-                    f"the drafter in {folder} has {key} {config.get(key)}, and {like[key]} was "
+                    f"the drafter in {folder} has {key} {config.get(key)}, and {wanted} was "
                     "asked for: ask for the same, or start from the target"
                 )
         tensors = {
