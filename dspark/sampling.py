@@ -221,7 +221,10 @@ class Sampler:
 
     def most_probable(self, logits: Tensor, drafted: Sequence[int] = ()) -> int:
         """The token that a greedy request takes."""
-        return int(self.processed(logits, drafted).argmax())
+        processed = self.processed(logits, drafted)
+        if processed.device.type == "cpu":
+            return int(processed.numpy().argmax())  # torch's own takes twenty times as long
+        return int(processed.argmax())
 
     def distribution(self, logits: Tensor, drafted: Sequence[int] = ()) -> Tensor:
         """The distribution that a token is drawn from, `[vocab]`."""
