@@ -39,12 +39,14 @@ models: install
 run: models
 	@$(BIN)/assistant serve --config $(CONFIG)
 
+# What only computes runs in two processes; what is played in real time has the machine to itself.
 test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/assistant models pull
-	$(BIN)/pytest $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/unit tests/golden tests/timing $(PYTEST_ARGS)
+	$(BIN)/pytest tests/browser tests/protocol tests/real $(PYTEST_ARGS)
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -320,7 +320,7 @@ def run(scheduler: Scheduler, steps: int, committed: int, verified: int = BLOCK)
     return drafted
 
 
-@pytest.mark.parametrize("schedule", set(SCHEDULES) - {"off"})
+@pytest.mark.parametrize("schedule", sorted(set(SCHEDULES) - {"off"}))
 def test_every_schedule_verifies_what_is_certain_and_free(schedule: str) -> None:
     scheduler = Scheduler.named(schedule, FREE_TOKENS)
     assert scheduler.drafting
@@ -333,7 +333,7 @@ def test_off_never_drafts_nor_verifies() -> None:
     assert scheduler.schedule(1, [Draft([1.0] * BLOCK)]) == [0]
 
 
-@pytest.mark.parametrize("schedule", set(SCHEDULES) - {"off"})
+@pytest.mark.parametrize("schedule", sorted(set(SCHEDULES) - {"off"}))
 def test_sequences_without_a_draft_verify_nothing(schedule: str) -> None:
     scheduler = Scheduler.named(schedule, FREE_TOKENS)
     assert scheduler.schedule(2, [Draft(()), Draft(())]) == [0, 0]
