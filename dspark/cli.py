@@ -21,10 +21,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dspark.errors import CheckpointNotFound, DSparkError, InvalidRequest
 from dspark.scheduler import SCHEDULES
+from dspark.training.ablation_cli import ablate
 from dspark.training.cli import train
 
 if TYPE_CHECKING:
     from dspark.bench import Contender, Report
+    from dspark.bench.record import Record
     from dspark.bench.sources import Source
     from dspark.generation import Generation
     from dspark.tokenizer import Detokenizer
@@ -220,7 +222,14 @@ def bench(
     max_new_tokens: Annotated[int, typer.Option(min=2)] = 48,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = 1,
-    json_file: JsonOption = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Also write it as JSON, anew after each contender's turn.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="Also draw it as a picture.")
     ] = None,
@@ -234,8 +243,10 @@ def bench(
             if picture is not None and picture.suffix != ".svg":
                 raise InvalidRequest(f"{picture} is no .svg file: pictures are drawn as SVG")
         from dspark.bench.prompts import read_prompts
+        from dspark.bench.record import Record
         from dspark.bench.sources import RandomWeights, Stored
 
+        record = None if json_file is None else Record(json_file)
         source: Source = (
             Stored(find_target(target)) if random_weights is None else RandomWeights(random_weights)
         )
@@ -253,6 +264,7 @@ def bench(
             max_new_tokens=max_new_tokens,
             device=device,
             threads=threads,
+            record=record,
         )
         from dspark.bench.chart import svg
         from dspark.bench.cost_chart import costs_svg
@@ -261,8 +273,8 @@ def bench(
         Console(highlight=False).print(table(report))
         for each in report.skipped:
             messages.print(f"left out {escape(each.system)}: {escape(each.reason)}")
-        if json_file is not None:
-            _write(json_file, json.dumps(report.as_json(), indent=2, ensure_ascii=False) + "\n")
+        if record is not None:
+            record.finish(report)
         if plot is not None:
             _write(plot, svg(report))
         if plot_costs is not None:
@@ -270,6 +282,7 @@ def bench(
 
 
 app.command()(train)
+app.command()(ablate)
 
 
 def _print_answer(generation: Generation, detokenizer: Detokenizer) -> str:
@@ -303,11 +316,13 @@ def _compare(
     max_new_tokens: int,
     device: str,
     threads: int,
+    record: Record | None,
 ) -> Report:
-    """Line up the contenders and measure them, with a progress bar."""
+    """Line up the contenders and measure them; shows and records what each turn came to."""
     from dspark.bench.bandwidth import this_machine
     from dspark.bench.lineup import Wanted, lineup
-    from dspark.bench.measurement import measure
+    from dspark.bench.measurement import Row, Skipped, measure
+    from dspark.bench.table import line
 
     # Loaded once for its tokenizer and its folder, and let go before anything is measured.
     model = source.target(device, "bfloat16", threads)
@@ -329,6 +344,13 @@ def _compare(
         )
     )
     del model
+
+    def on_turn(latest: Row | Skipped, report: Report) -> None:
+        if isinstance(latest, Row):
+            messages.print(escape(line(latest)))
+        if record is not None:
+            record.update(report)
+
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -347,6 +369,7 @@ def _compare(
             max_new_tokens=max_new_tokens,
             threads=threads,
             on_progress=lambda name, done: progress.update(task, description=name, completed=done),
+            on_turn=on_turn,
         )
 
 

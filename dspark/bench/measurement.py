@@ -18,6 +18,9 @@ WARM_UP_TOKENS = 8
 OnProgress = Callable[[str, float], None]
 """Told which contender is measured and which fraction of everything is done."""
 
+OnTurn = Callable[["Row | Skipped", "Report"], None]
+"""Told what a contender's turn came to, a row over its rounds so far, and the report so far."""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -113,10 +116,21 @@ def measure(
     max_new_tokens: int = 48,
     threads: int = 1,
     on_progress: OnProgress = lambda _name, _fraction: None,
+    on_turn: OnTurn = lambda _latest, _report: None,
 ) -> Report:
     """Run the comparison; one contender at a time is in memory."""
     rounds = {contender: _Rounds() for contender in contenders}
     skipped: dict[Contender, str] = {}
+
+    def row(contender: Contender) -> Row:
+        plain = _plain_answers(contender, rounds)
+        return _row(contender, rounds[contender], plain, machine, threads)
+
+    def report() -> Report:
+        measured = [each for each in contenders if rounds[each].answers and each not in skipped]
+        left_out = [Skipped(each.name, reason) for each, reason in skipped.items()]
+        return Report(machine, tuple(map(row, measured)), tuple(left_out))
+
     total, done = repeats * len(contenders), 0
     for repeat in range(repeats):
         start = repeat % max(1, len(contenders))
@@ -125,20 +139,16 @@ def measure(
             done += 1
             if contender in skipped:
                 continue
+            latest: Row | Skipped
             try:
                 _run(contender, prompts, max_new_tokens, rounds[contender])
+                latest = row(contender)
             except Unavailable as reason:
                 skipped[contender] = str(reason)
+                latest = Skipped(contender.name, str(reason))
+            on_turn(latest, report())
     on_progress("", 1.0)
-    ran = {each: rounds[each] for each in contenders if each not in skipped}
-    return Report(
-        machine,
-        tuple(
-            _row(each, own, _plain_answers(each, ran), machine, threads)
-            for each, own in ran.items()
-        ),
-        tuple(Skipped(contender.name, reason) for contender, reason in skipped.items()),
-    )
+    return report()
 
 
 def _run(
@@ -159,14 +169,15 @@ def _run(
 
 
 def _plain_answers(
-    contender: Contender, ran: Mapping[Contender, _Rounds]
+    contender: Contender, rounds: Mapping[Contender, _Rounds]
 ) -> Sequence[Answer] | None:
     """What the same system gave in the same precision without drafts, if that was measured."""
     if contender.drafter is None or contender.sampled:
         return None
-    for other, rounds in ran.items():
-        if (other.system, other.dtype, other.drafter) == (contender.system, contender.dtype, None):
-            return rounds.answers[0]
+    for other, own in rounds.items():
+        same_kind = (other.system, other.dtype) == (contender.system, contender.dtype)
+        if same_kind and other.drafter is None and own.answers:
+            return own.answers[0]
     return None
 
 

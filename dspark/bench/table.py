@@ -33,6 +33,15 @@ def table(report: Report) -> Table:
     return result
 
 
+def line(row: Row) -> str:
+    """What matters most of a row, for those who wait for the others."""
+    known = "" if row.ttft_cached_ms is None else f" ({row.ttft_cached_ms:.0f} ms)"
+    return (
+        f"{row.name} {row.dtype}: {row.tokens_per_s:.1f} tokens/s, "
+        f"{row.accepted_length:.2f} a step, first token after {row.ttft_ms:.0f} ms{known}"
+    )
+
+
 def _cells(row: Row) -> tuple[str, ...]:
     cached = "–" if row.ttft_cached_ms is None else f"{row.ttft_cached_ms:.0f}"
     phases = sorted(row.phases_ms.items(), key=lambda phase: -phase[1])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -21,10 +24,11 @@ from dspark.bench.chart import svg
 from dspark.bench.contenders import Answer, Contender, Unavailable
 from dspark.bench.cost_chart import costs_svg
 from dspark.bench.lineup import SYSTEMS, Wanted, lineup
-from dspark.bench.measurement import Machine, Report, measure
+from dspark.bench.measurement import Machine, Report, Row, Skipped, measure
 from dspark.bench.others import LlamaCpp, Transformers
 from dspark.bench.ours import EngineSettings, OurEngine
 from dspark.bench.prompts import BenchPrompt, read_prompts, tokenised
+from dspark.bench.record import Record
 from dspark.bench.sources import RandomWeights, Stored
 from dspark.bench.table import table
 from dspark.checkpoint import Checkpoint
@@ -190,6 +194,24 @@ def test_progress_goes_from_nothing_to_everything() -> None:
     assert seen[0][0] == "a int8"
 
 
+def test_each_turn_is_told_with_everything_so_far() -> None:
+    told: list[tuple[str, list[float]]] = []
+
+    def on_turn(latest: Row | Skipped, report: Report) -> None:
+        told.append((latest.system, [round(row.tokens_per_s) for row in report.rows]))
+
+    rivals = [contender("a", step_ms=(20.0, 10.0)), unavailable("b"), contender("c")]
+    report = measure(rivals, PROMPTS, MACHINE, repeats=2, on_turn=on_turn)
+    assert told == [
+        ("a", [50]),
+        ("b int8", [50]),
+        ("c", [50, 50]),
+        ("c", [50, 50]),
+        ("a", [75, 50]),
+    ]
+    assert [round(row.tokens_per_s) for row in report.rows] == [75, 50]
+
+
 def test_the_json_has_the_machine_and_a_row_for_each() -> None:
     content = json.loads(json.dumps(run(contender("a"), unavailable("b")).as_json()))
     assert content["machine"]["processor"] == "a processor"
@@ -197,6 +219,74 @@ def test_the_json_has_the_machine_and_a_row_for_each() -> None:
     keys = "system drafter schedule dtype threads prompts tokens_per_s ttft_ms accepted_length"
     assert set(keys.split()) | {"phases_ms"} <= set(row)
     assert content["skipped"] == [{"system": "b int8", "reason": "it is not installed"}]
+
+
+# --- keeping what was measured -------------------------------------------------------------------
+
+
+def test_a_comparison_that_is_stopped_leaves_the_rows_it_had(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    record = Record(path)
+
+    def stopped() -> Scripted:
+        raise KeyboardInterrupt
+
+    rivals = [contender("a"), contender("b", drafter="d"), Contender("c", "int8", stopped)]
+    with pytest.raises(KeyboardInterrupt):
+        measure(rivals, PROMPTS, MACHINE, on_turn=lambda _, report: record.update(report))
+    whole = measure(rivals[:2], PROMPTS, MACHINE)
+    assert json.loads(path.read_text()) == json.loads(json.dumps(whole.as_json()))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_record_is_whole_whenever_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    record, ended = Record(path), threading.Event()
+    row = run(contender("a")).rows[0]
+    record.update(Report(MACHINE, ()))
+
+    def write() -> None:
+        for count in range(100):
+            record.update(Report(MACHINE, (row,) * count))
+        ended.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen: list[int] = []
+    while not ended.is_set():
+        seen.append(len(json.loads(path.read_text())["rows"]))
+    writer.join()
+    assert seen == sorted(seen)
+
+
+def test_a_record_that_was_there_stays_until_there_is_more(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    path.write_text("before")
+    link = tmp_path / "latest.json"
+    link.symlink_to(path)
+    record = Record(link)
+    assert path.read_text() == "before"
+    record.finish(run(contender("a")))
+    assert link.is_symlink() and json.loads(path.read_text())["rows"]
+
+
+def test_a_pipe_is_given_the_finished_report_alone(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    record = Record(pipe)
+    report = run(contender("a"))
+    record.update(report)  # would wait for a reader
+    with ThreadPoolExecutor(1) as reader:
+        text = reader.submit(pipe.read_text)
+        record.finish(report)
+        assert json.loads(text.result())["rows"]
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(InvalidRequest, match="cannot be written"):
+        Record(tmp_path / "missing" / "bench.json")
 
 
 # --- showing -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -103,6 +104,7 @@ def test_bench_prints_writes_and_draws(run: Run, model: Path, tmp_path: Path) ->
     ]
     assert all(row["tokens_per_s"] > 0 and row["ttft_ms"] > 0 for row in content["rows"])
     assert "dspark" in result.stdout
+    assert re.search(r"^dspark float32: [\d.]+ tokens/s", result.stderr, re.MULTILINE)
     assert "left out llama.cpp" in result.stderr and "GGUF" in result.stderr
     ET.parse(tmp_path / "bench.svg")
 
@@ -126,6 +128,24 @@ def test_bench_compares_drafters_of_a_shape(run: Run, model: Path, tmp_path: Pat
     ]
 
 
+def test_bench_that_is_interrupted_has_written_what_it_measured(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    written = tmp_path / "bench.json"
+    monkeypatch.setattr("dspark.bench.sources.RandomWeights.drafter", interrupted)
+    result = run(
+        *("bench", "--random-weights", model, "--dtype", "float32", "--limit", 1),
+        *("--drafter", "random", "--schedule", "full", "--repeats", 1, "--max-new-tokens", 2),
+        *("--json", written),
+    )
+    assert result.exit_code != 0
+    assert [row["system"] for row in json.loads(written.read_text())["rows"]] == ["dspark"]
+    assert "dspark float32: " in result.stderr
+
+
 def test_generate_drafts_with_whatever_is_named(run: Run, model: Path) -> None:
     arguments = ("generate", "HELLO", "--target", model, "--max-new-tokens", 8)
     plain = run(*arguments).stdout
@@ -140,6 +160,7 @@ def test_generate_drafts_with_whatever_is_named(run: Run, model: Path) -> None:
         (("generate", "HELLO", "--temperature", "-1"), MISUSED, "temperature"),
         (("generate", "HELLO", "--drafter", "nowhere"), FAILED, "nowhere"),
         (("bench", "--plot", "picture.png"), MISUSED, "drawn as SVG"),
+        (("bench", "--json", "missing/bench.json"), MISUSED, "cannot be written"),
         (("bench", "--systems", "vllm"), MISUSED, "vllm"),
         (("bench", "--tree", "big"), MISUSED, "give a number of nodes"),
         (("bench", "--random-weights", "huge"), MISUSED, "there is no shape 'huge'"),
