@@ -63,11 +63,10 @@ class CompiledStack:
 
     @staticmethod
     def fits(config: DecoderConfig, layers: Sequence[DecoderLayer]) -> bool:
-        """Whether all linear layers are compiled, and heads are whole vectors."""
-        linears = (getattr(layer, name) for layer in layers for name in _LINEARS)
-        return config.head_dim % GROUP == 0 and all(
-            isinstance(each, CompiledLinear) for each in linears
-        )
+        """Whether there are layers, all linear ones are compiled, and heads are whole vectors."""
+        linears = [getattr(layer, name) for layer in layers for name in _LINEARS]
+        compiled = bool(linears) and all(isinstance(each, CompiledLinear) for each in linears)
+        return compiled and config.head_dim % GROUP == 0
 
     def first(self, count: int) -> CompiledStack:
         """The first layers alone, on the same weights."""

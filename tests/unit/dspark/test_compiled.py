@@ -21,11 +21,12 @@ from dspark.compiled.jit import FEATURES, inlined
 from dspark.compiled.vectors import I8, I32, LANES, emitting, load_vector, pointer, vector
 from dspark.compiled.weights import CompiledLinear
 from dspark.drafters.protocol import Anchor
-from dspark.fast_path import compiles
+from dspark.fast_path import compiled_stack, compiles
 from dspark.linear import Int8Linear
 from dspark.random_weights import random_drafter
 from dspark.sampling import Sampler, SamplingParams
 from dspark.target import Span
+from dspark.training.frame import load_frame
 from dspark.tree import TreeShape
 from tests.unit.dspark.conftest import CONFIG, qwen3_tensors
 
@@ -227,6 +228,16 @@ def test_a_drafters_block_is_what_its_layers_compute_one_by_one(
         by_torch = drafter.block_hidden(cache, anchors)
     assert torch.equal(compiled[:1], alone)
     assert (compiled - by_torch).abs().max() < 0.02 * by_torch.std()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int4"])
+def test_a_target_without_layers_has_nothing_to_compile(target: Target, dtype: str) -> None:
+    frame = load_frame(target.folder, "cpu", dtype)  # what drafters are trained beside
+    assert frame.decoder._stack is None
+    assert compiled_stack(target.decoder.config, ()) is None
+    hidden = random(3, SHAPE["hidden_size"])
+    whole = load_target(target.folder, dtype=dtype).decoder
+    assert torch.equal(frame.decoder.logits(hidden), whole.logits(hidden))
 
 
 def test_without_the_compiler_torch_computes(
