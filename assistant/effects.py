@@ -31,6 +31,15 @@ class Transcribe:
 
 
 @dataclass(frozen=True, slots=True)
+class Hasten:
+    """An attempt on its way has become more urgent than it was: it turns out to hold all words."""
+
+    turn_id: int
+    attempt: int
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
 class Prefill:
     """Compute what the next prompt begins with: these messages, the last of which may grow.
 
@@ -86,7 +95,7 @@ class Confirm:
     generation: int
 
 
-Work = Transcribe | Prefill | JudgeTurnEnd | Generate | Synthesise | StopWork | Confirm
+Work = Transcribe | Hasten | Prefill | JudgeTurnEnd | Generate | Synthesise | StopWork | Confirm
 
 
 # -- what the client is told ----------------------------------------------------------------

@@ -8,6 +8,7 @@ from assistant.context import Context
 from assistant.effects import (
     AudioCleared,
     AudioCommitted,
+    Hasten,
     ItemAdded,
     ItemDone,
     SpeechStarted,
@@ -33,7 +34,7 @@ from assistant.items import Failure, Item, ItemStatus, Role
 from assistant.settings import TurnDetection
 from assistant.turn import Turn, TurnState
 from audio.cadence import FIRST_COST_S
-from audio.streaming import Attempt, Hypothesis, StreamingUtterance
+from audio.streaming import Attempt, Hypothesis, Kind, StreamingUtterance
 from audio.words import normalise
 
 MIN_COMMIT_MS = 100
@@ -133,6 +134,8 @@ class Listening:
             attempt = self._words.hear(now, frame.end_sample, last_voiced, frame.probability)
             if attempt is not None:
                 self._ask(self.turn, attempt)
+            elif change == "paused":
+                self._hasten(self.turn, self._words.coming(last_voiced), "pause")
         return change
 
     def _go_on(self) -> None:
@@ -349,6 +352,8 @@ class Listening:
             self._known.append(TranscriptReady(turn.turn_id, known.attempt.number, known.text))
         elif coming is None:
             self._ask_for_all(ended)
+        else:
+            self._hasten(turn, coming, "final")
 
     def _ask_for_all(self, ended: _Ended) -> None:
         utterance = ended.utterance
@@ -367,6 +372,11 @@ class Listening:
                 attempt.kind,
             )
         )
+
+    def _hasten(self, turn: Turn, coming: Attempt | None, kind: Kind) -> None:
+        """Let an attempt that was asked for early wait no longer than one of this kind."""
+        if coming is not None:
+            self._context.emit(Hasten(turn.turn_id, coming.number, kind))
 
     def _write(self, item_id: str, text: str, status: ItemStatus) -> None:
         """Set what an utterance says; if it is not in the conversation yet, it enters it now."""

@@ -20,6 +20,7 @@ import numpy as np
 from assistant.effects import (
     Confirm,
     Generate,
+    Hasten,
     JudgeTurnEnd,
     Notice,
     Prefill,
@@ -79,9 +80,15 @@ _URGENCIES: dict[Kind, Urgency] = {
 class _Attempt:
     """An attempt at a turn's words; `begun` is set by the worker."""
 
-    turn_id: int
+    work: Transcribe
+    samples: Samples
     task: asyncio.Task[None] | None = None
     begun: bool = False
+
+    def cancel_waiting(self) -> None:
+        """Give it up before it begins; if it just does, its result is dropped."""
+        assert self.task is not None
+        self.task.cancel()
 
 
 class SessionRuntime:
@@ -208,6 +215,8 @@ class SessionRuntime:
             match effect:
                 case Transcribe():
                     self._begin_transcribing(effect)
+                case Hasten():
+                    self._hasten(effect)
                 case Prefill():
                     self._begin_prefilling(effect)
                 case JudgeTurnEnd():
@@ -244,20 +253,31 @@ class SessionRuntime:
     def _begin_transcribing(self, work: Transcribe) -> None:
         """Start an attempt at a turn's words; one before it that still waits is overtaken."""
         waiting = self._attempt
-        if waiting is not None and waiting.turn_id == work.turn_id and not waiting.begun:
-            assert waiting.task is not None
-            waiting.task.cancel()
+        if waiting is not None and waiting.work.turn_id == work.turn_id and not waiting.begun:
+            waiting.cancel_waiting()
         # Taken now: the microphone lets go of it soon.
         samples = self._microphone.slice(work.start_sample, work.end_sample)
-        self._attempt = attempt = _Attempt(work.turn_id)
-        attempt.task = self._spawn(self._transcribe(work, samples, attempt))
+        self._start_transcribing(work, samples)
 
-    async def _transcribe(self, work: Transcribe, samples: Samples, attempt: _Attempt) -> None:
-        stages = self._stages
+    def _hasten(self, work: Hasten) -> None:
+        """Let an attempt that still waits do so with its new urgency."""
+        waiting = self._attempt
+        if waiting is None or waiting.begun:
+            return
+        if (waiting.work.turn_id, waiting.work.attempt) == (work.turn_id, work.attempt):
+            waiting.cancel_waiting()
+            self._start_transcribing(replace(waiting.work, kind=work.kind), waiting.samples)
+
+    def _start_transcribing(self, work: Transcribe, samples: Samples) -> None:
+        self._attempt = attempt = _Attempt(work, samples)
+        attempt.task = self._spawn(self._transcribe(attempt))
+
+    async def _transcribe(self, attempt: _Attempt) -> None:
+        stages, work = self._stages, attempt.work
 
         def transcribe() -> Transcript:
             attempt.begun = True
-            return stages.transcriber.transcribe(samples)
+            return stages.transcriber.transcribe(attempt.samples)
 
         try:
             with ExitStack() as stack:
@@ -341,14 +361,14 @@ class SessionRuntime:
             return Urgency.FIRST_CLAUSE if chunk == 0 else Urgency.LATER_CLAUSE
 
         try:
-            utterance = await worker.run(urgency(), voice.speak, work.text, work.speed)
+            utterance = await worker.run(urgency, voice.speak, work.text, work.speed)
             words = tuple(
                 WordTime(word.start_char, word.end_char, word.end_sample)
                 for word in utterance.words
             )
             self._feed(ChunkPlanned(generation, chunk, words, utterance.sample_count))
             windows = utterance.windows()
-            while (samples := await worker.run(urgency(), next, windows, None)) is not None:
+            while (samples := await worker.run(urgency, next, windows, None)) is not None:
                 self._feed(AudioSynthesised(generation, chunk, samples, last=False))
             self._feed(AudioSynthesised(generation, chunk, np.zeros(0, np.float32), last=True))
         except Exception as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 import threading
 import time
@@ -37,12 +36,23 @@ OnWait = Callable[[str, Urgency, float], None]
 Called on the worker's thread."""
 
 
+Urgencies = Urgency | Callable[[], Urgency]
+"""How urgent a job is; a function is asked whenever the worker chooses its next job.
+
+What began as a guess may be certain before its turn comes, and must not wait as a guess then."""
+
+
 class Worker(Protocol):
     """Runs blocking functions away from the event loop, one at a time."""
 
-    async def run(self, urgency: Urgency, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    async def run(self, urgency: Urgencies, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Return `function(*arguments)`; a cancelled caller's job is not started any more."""
         ...
+
+
+def urgency_now(urgency: Urgencies) -> Urgency:
+    """Return how urgent a job is at this moment."""
+    return urgency if isinstance(urgency, Urgency) else urgency()
 
 
 class ThreadWorker:
@@ -51,20 +61,21 @@ class ThreadWorker:
     def __init__(self, name: str, on_wait: OnWait = lambda name, urgency, waited_s: None) -> None:
         self._name = name
         self._on_wait = on_wait
-        self._jobs: list[tuple[Urgency, int, _Job]] = []
+        self._jobs: list[_Job] = []
         self._order = itertools.count()
         self._condition = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    async def run(self, urgency: Urgency, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    async def run(self, urgency: Urgencies, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """Return `function(*arguments)`; a cancelled caller's job is not started any more."""
-        job = _Job(lambda: function(*arguments), asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        job = _Job(urgency, next(self._order), lambda: function(*arguments), loop)
         with self._condition:
             if self._closed:
                 raise RuntimeError("the worker is closed")
-            heapq.heappush(self._jobs, (urgency, next(self._order), job))
+            self._jobs.append(job)
             self._condition.notify()
         result: T = await job.future
         return result
@@ -73,7 +84,7 @@ class ThreadWorker:
         """Finish the job in hand, drop the waiting ones, and end the thread."""
         with self._condition:
             self._closed = True
-            for _, _, job in self._jobs:
+            for job in self._jobs:
                 job.cancel()
             self._jobs.clear()
             self._condition.notify()
@@ -86,7 +97,8 @@ class ThreadWorker:
                     self._condition.wait()
                 if self._closed:
                     return
-                urgency, _, job = heapq.heappop(self._jobs)
+                urgency, _, job = min((*each.rank, each) for each in self._jobs)
+                self._jobs.remove(job)
             if job.wanted:
                 self._on_wait(self._name, urgency, time.perf_counter() - job.asked_s)
                 job.run()
@@ -96,11 +108,24 @@ class ThreadWorker:
 class _Job:
     """A function to run on the worker, and the future of the caller that waits on the loop."""
 
-    def __init__(self, function: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        urgency: Urgencies,
+        number: int,
+        function: Callable[[], Any],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._urgency = urgency
+        self._number = number
         self._function = function  # of any type: the typed side is `ThreadWorker.run`
         self._loop = loop
         self.future: asyncio.Future[Any] = loop.create_future()
         self.asked_s = time.perf_counter()
+
+    @property
+    def rank(self) -> tuple[Urgency, int]:
+        """The lowest goes first; no two jobs of a worker have the same."""
+        return urgency_now(self._urgency), self._number
 
     @property
     def wanted(self) -> bool:

@@ -7,7 +7,8 @@ lists; the voice says every word in 0.25 s of a tone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar, TypeVarTuple
 
@@ -18,7 +19,7 @@ from assistant.events import Samples
 from assistant.items import Message, Usage
 from assistant.language import Commitment, Ending, Piece
 from assistant.stages import Stages
-from assistant.workers import Urgency
+from assistant.workers import Urgencies, Urgency, urgency_now
 from audio.transcriber import Transcript
 from audio.vad import VAD_WINDOW, SpeechFrame
 from audio.voice import SpokenWord
@@ -32,19 +33,43 @@ LOUD = 0.05
 
 
 class PatientWorker:
-    """A worker whose every job takes `seconds` of the loop's time, one job at a time."""
+    """Runs one job at a time, the most urgent first; each takes `seconds` of the loop's time."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds
         self.jobs = 0
-        self._turnstile = asyncio.Lock()
+        self._busy = False
+        self._waiting: list[tuple[Urgencies, asyncio.Future[None]]] = []
 
-    async def run(self, urgency: Urgency, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
-        async with self._turnstile:
+    async def run(self, urgency: Urgencies, function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        async with self.held(urgency):
             self.jobs += 1
-            if self.seconds:
-                await asyncio.sleep(self.seconds)
-            return function(*arguments)
+            try:
+                return function(*arguments)  # begins at once, and is over when its time is
+            finally:
+                if self.seconds:
+                    await asyncio.sleep(self.seconds)
+
+    @asynccontextmanager
+    async def held(self, urgency: Urgencies = Urgency.HEARING) -> AsyncIterator[None]:
+        """Keep everybody else waiting."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((urgency, turn))
+        self._call_next()
+        try:
+            await turn
+            yield
+        finally:
+            if not turn.cancelled():
+                self._busy = False
+            self._call_next()
+
+    def _call_next(self) -> None:
+        self._waiting = [each for each in self._waiting if not each[1].done()]
+        if not self._busy and self._waiting:
+            _, turn = min(self._waiting, key=lambda each: urgency_now(each[0]))
+            turn.set_result(None)
+            self._busy = True
 
 
 class LoudnessActivity:

@@ -10,7 +10,16 @@ from typing import Self
 
 import numpy as np
 
-from assistant.effects import Confirm, Generate, Notice, Prefill, StopWork, Synthesise, Transcribe
+from assistant.effects import (
+    Confirm,
+    Generate,
+    Hasten,
+    Notice,
+    Prefill,
+    StopWork,
+    Synthesise,
+    Transcribe,
+)
 from assistant.errors import AudioBufferFull
 from assistant.events import (
     INPUT_RATE_HZ,
@@ -132,6 +141,8 @@ class InstantRuntime:
                     self._synthesise(effect)
                 case Prefill():
                     pass  # there is no cache here
+                case Hasten():
+                    pass  # nothing takes any time here
                 case Confirm():
                     pass  # a guess is made like any other answer here
                 case StopWork():

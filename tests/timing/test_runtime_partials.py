@@ -10,7 +10,14 @@ import pytest
 from assistant.effects import TranscriptCompleted, TranscriptSoFar
 from assistant.events import Samples
 from assistant.settings import Settings, TurnDetection
-from tests.fakes import ScriptedLanguageModel, ScriptedTranscriber, fake_stages, silence, speech
+from tests.fakes import (
+    PatientWorker,
+    ScriptedLanguageModel,
+    ScriptedTranscriber,
+    fake_stages,
+    silence,
+    speech,
+)
 from tests.timing.test_runtime import Talk, played
 
 LINES = ("one two", "one two three", "one two three four")
@@ -40,12 +47,11 @@ def test_an_attempt_that_has_not_begun_is_overtaken() -> None:
 
     async def script() -> Talk:
         talk = Talk(fake_stages(transcriber=transcriber, asr_s=0.0))
-        gate = asyncio.Lock()
-        talk.runtime._stages.asr_worker._turnstile = gate  # type: ignore[attr-defined]
+        recogniser = talk.runtime._stages.asr_worker
+        assert isinstance(recogniser, PatientWorker)
         async with talk.runtime:
-            await gate.acquire()
-            await talk.hear(np.concatenate((speech(3.0), silence(0.3))))
-            gate.release()
+            async with recogniser.held():
+                await talk.hear(np.concatenate((speech(3.0), silence(0.3))))
             await asyncio.sleep(2)
         return talk
 
@@ -101,8 +107,7 @@ def test_sound_is_kept_until_its_words_are_known() -> None:
     async def script() -> Talk:
         talk = Talk(fake_stages(transcriber=transcriber, asr_s=0.8))
         async with talk.runtime:
-            await talk.hear(np.concatenate((speech(1.0), silence(0.75))))
-            await talk.hear(silence(0.2))
+            await talk.hear(np.concatenate((speech(1.0), silence(0.6))))
             transcriber.fails = None
             await talk.hear(silence(2.0))
         return talk

@@ -15,6 +15,7 @@ from assistant.effects import (
     Confirm,
     Effect,
     Generate,
+    Hasten,
     JudgeTurnEnd,
     Notice,
     Prefill,
@@ -112,7 +113,7 @@ def test_the_same_words_spelt_otherwise_are_the_same_words() -> None:
 
 # -- nothing can be noticed before the turn is over ---------------------------------------------
 
-UNNOTICED = {Transcribe, Prefill, JudgeTurnEnd, Generate, Synthesise, StopWork}
+UNNOTICED = {Transcribe, Hasten, Prefill, JudgeTurnEnd, Generate, Synthesise, StopWork}
 """Work that only computes. Whatever acts on the world, as a tool does, is none of it."""
 AFTER_THE_TURN = {Confirm}
 WHILE_THE_USER_SPEAKS = {SpeechStarted, TranscriptSoFar}

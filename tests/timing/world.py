@@ -18,6 +18,7 @@ from assistant.effects import (
     Confirm,
     Effect,
     Generate,
+    Hasten,
     JudgeTurnEnd,
     Notice,
     PlaybackCleared,
@@ -254,6 +255,8 @@ class World:
                 self.prefills.append(effect)
             case JudgeTurnEnd():
                 self._judge(effect)
+            case Hasten():
+                pass  # nobody else keeps the fake recogniser busy
             case Confirm():
                 assert effect.generation > self._stopped_generation, "given up, then confirmed"
             case StopWork():

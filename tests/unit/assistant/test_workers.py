@@ -34,6 +34,25 @@ def test_the_most_urgent_job_runs_first_and_equals_in_order() -> None:
     assert asyncio.run(main()) == ["final 1", "final 2", "first", "later"]
 
 
+def test_a_job_that_becomes_urgent_while_it_waits_goes_first() -> None:
+    async def main() -> list[str]:
+        worker = ThreadWorker("test")
+        gate, ran, guess = threading.Event(), list[str](), [Urgency.GUESS]
+        jobs = [
+            asyncio.create_task(worker.run(Urgency.HEARING, gate.wait)),
+            asyncio.create_task(worker.run(Urgency.LATER_CLAUSE, ran.append, "later")),
+            asyncio.create_task(worker.run(lambda: guess[0], ran.append, "guessed right")),
+        ]
+        await asyncio.sleep(0)
+        guess[0] = Urgency.FIRST_CLAUSE
+        gate.set()
+        await asyncio.gather(*jobs)
+        worker.close()
+        return ran
+
+    assert asyncio.run(main()) == ["guessed right", "later"]
+
+
 def test_a_job_whose_caller_has_gone_is_not_started() -> None:
     async def main() -> list[str]:
         worker = ThreadWorker("test")
