@@ -156,7 +156,7 @@ def random_drafter(
         block_size: how many tokens it proposes.
         taps: how many of the target's layers it reads, spread evenly.
         markov_rank: width of the sequential stage.
-        head: kind of the sequential stage: `vanilla`, `gated` or `rnn`.
+        head: kind of the sequential stage: `none`, `vanilla`, `gated` or `rnn`.
         seed: of the weights.
 
     Raises:

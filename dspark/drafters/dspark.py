@@ -8,7 +8,7 @@ a few layers, which hold far more than a small model would find out by itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from dspark.calibration import Calibration
 from dspark.checkpoint import Checkpoint, Weights, find_checkpoint
 from dspark.decoder import DecoderConfig, DecoderLayer, Rotation
 from dspark.drafters.growing import GrowingTree, Outlook, Place, grow
-from dspark.drafters.heads import ConfidenceHead, sequential_head
+from dspark.drafters.heads import NONE, ConfidenceHead, NoHead, sequential_head
 from dspark.drafters.part_vocabulary import PartVocabulary
 from dspark.drafters.protocol import Anchor, Draft
 from dspark.errors import DrafterMismatch, UnsupportedArchitecture
@@ -74,7 +74,8 @@ class DSparkDrafter:
         _check_match(checkpoint, shape, self.taps, target)
 
         weights = Weights(checkpoint, self._target.precision.of_drafter, self._target.device)
-        hidden, rank = shape.hidden_size, _integer(config, "markov_rank")
+        kind = config.get("markov_head_type", "vanilla")
+        hidden, rank = shape.hidden_size, 0 if kind == NONE else _integer(config, "markov_rank")
         self._fuse = weights.linear(["fc"], [hidden], hidden * len(self.taps))
         self._feature_norm = weights.dense("hidden_norm.weight", (hidden,))
         self._final_norm = weights.dense("norm.weight", (hidden,))
@@ -96,8 +97,7 @@ class DSparkDrafter:
                 for index in range(shape.layers)
             ]
         )
-        self._previous = weights.embedding("markov_head.markov_w1.weight", (shape.vocab_size, rank))
-        kind = config.get("markov_head_type", "vanilla")
+        self._previous = _embedding_of_previous(weights, shape.vocab_size, rank)
         self._vocabulary = _vocabulary(checkpoint, shape.vocab_size, weights)
         drafted = shape.vocab_size if self._vocabulary is None else len(self._vocabulary)
         self._head = (
@@ -176,17 +176,13 @@ class DSparkDrafter:
         distributions: list[list[Tensor]] = [[] for _ in anchors]
         confidences: list[Tensor] = []
         previous = [anchor.token for anchor in anchors]
-        state = self.head.start(len(anchors))
         vocabulary = self._vocabulary
         samplers = [
             anchor.sampler if vocabulary is None else vocabulary.sampler(anchor.sampler)
             for anchor in anchors
         ]
         chosen: list[list[int]] = [[] for _ in anchors]  # as places in the drafter's vocabulary
-        for position in range(self.block_size):
-            logits, confidence, state = self._own_position(
-                hidden[:, position], base[:, position], previous, state
-            )
+        for logits, confidence in self._positions(hidden, base, previous):
             confidences.append(confidence)
             for row, sampler in enumerate(samplers):
                 choice = sampler.choose(logits[row], chosen[row])
@@ -301,6 +297,25 @@ class DSparkDrafter:
         whole = logits if self._vocabulary is None else self._vocabulary.spread(logits)
         return whole, confidence, state
 
+    def _positions(
+        self, hidden: Tensor, base: Tensor, previous: Sequence[int]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits and the confidence's logits of one position after the other.
+
+        Args:
+            hidden: `[anchors, block_size, hidden]`.
+            base: its base logits.
+            previous: the token before the position that is asked for next, one an anchor. It is
+                looked at anew for each, and never where there is no sequential stage.
+        """
+        if isinstance(self.head, NoHead):
+            yield from zip(base.unbind(1), self._confidences(hidden).unbind(1), strict=True)
+            return
+        state = self.head.start(len(previous))
+        for here, base_here in zip(hidden.unbind(1), base.unbind(1), strict=True):
+            logits, confidence, state = self._own_position(here, base_here, previous, state)
+            yield logits, confidence
+
     def _own_position(
         self, hidden: Tensor, base: Tensor, previous: Sequence[int] | Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -309,10 +324,13 @@ class DSparkDrafter:
             torch.as_tensor(previous, device=hidden.device), self._previous
         ).to(hidden.dtype)
         bias, state = self.head(hidden, before, state)
-        logits = base + bias.float()
+        return base + bias.float(), self._confidences(hidden, before), state
+
+    def _confidences(self, hidden: Tensor, before: Tensor | None = None) -> Tensor:
+        """Logits `[…]` of `[…, hidden]` and what is known of the token before, `[…, rank]`."""
         if self._confidence is None:
-            return logits, torch.full((len(hidden),), torch.inf, device=hidden.device), state
-        return logits, self._confidence(hidden, before), state
+            return torch.full(hidden.shape[:-1], torch.inf, device=hidden.device)
+        return self._confidence(hidden, hidden[..., :0] if before is None else before)
 
     def _rotation(self, positions: Tensor) -> Rotation:
         return Rotation.at(positions, self._inverse_wavelengths, self._target.dtype)
@@ -351,6 +369,13 @@ def _check_match(
     for name in copies:
         if name in checkpoint:
             checkpoint.tensor(name, (of_target.vocab_size, of_target.hidden_size))
+
+
+def _embedding_of_previous(weights: Weights, vocab: int, rank: int) -> Tensor:
+    """What the sequential stage knows of the token before: `[vocab, rank]`; nothing at rank 0."""
+    if rank == 0:
+        return torch.empty((vocab, 0), dtype=weights.precision.activations, device=weights.device)
+    return weights.embedding("markov_head.markov_w1.weight", (vocab, rank))
 
 
 def _vocabulary(checkpoint: Checkpoint, vocab: int, weights: Weights) -> PartVocabulary | None:

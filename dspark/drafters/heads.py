@@ -1,11 +1,14 @@
 """The sequential stage of a DSpark draft: each token's logits are corrected for the one before.
 
 Source: arXiv 2607.05147. A block's hidden states come from one parallel pass, so position k
-cannot know what was drawn at k-1; a low-rank bias of the vocabulary tells it.
+cannot know what was drawn at k-1; a low-rank bias of the vocabulary tells it. The kind `none` does
+without, which shows what the stage brings.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -45,6 +48,31 @@ class SequentialHead(Protocol):
     def correction(self, hidden: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The same before the bias is spread over the vocabulary: `[rows, rank]`, and the state."""
         ...
+
+
+class NoHead:
+    """No sequential stage: a rank of 0, so each position is what the parallel pass made of it."""
+
+    def __init__(self, weights: Weights, vocab: int, hidden: int, rank: int) -> None:
+        self._vocab = vocab
+        self._dtype, self._device = weights.precision.activations, weights.device
+
+    @property
+    def spread(self) -> Tensor:
+        """See `SequentialHead`; nothing is spread."""
+        return torch.empty((self._vocab, 0), dtype=self._dtype, device=self._device)
+
+    def start(self, rows: int) -> Tensor:
+        """No state."""
+        return torch.empty((rows, 0), device=self._device)
+
+    def __call__(self, hidden: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See `SequentialHead`; a bias of zero."""
+        return hidden.new_zeros(()).expand(len(hidden), self._vocab), state
+
+    def correction(self, hidden: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See `SequentialHead`."""
+        return previous, state
 
 
 class VanillaHead:
@@ -122,12 +150,15 @@ class ConfidenceHead:
         self._with_markov = with_markov
 
     def __call__(self, hidden: Tensor, previous: Tensor) -> Tensor:
-        """`[rows, hidden]` and the token before it, `[rows, rank]` → logits `[rows]`."""
+        """`[…, hidden]` and the token before it, `[…, rank]` → logits `[…]`."""
         inputs = torch.cat((hidden, previous), -1) if self._with_markov else hidden
         return functional.linear(inputs, self._weight, self._bias).squeeze(-1).float()
 
 
-_HEADS = {"vanilla": VanillaHead, "gated": GatedHead, "rnn": RecurrentHead}
+NONE = "none"
+_HEADS: Mapping[str, Callable[[Weights, int, int, int], SequentialHead]] = MappingProxyType(
+    {NONE: NoHead, "vanilla": VanillaHead, "gated": GatedHead, "rnn": RecurrentHead}
+)
 
 
 def sequential_head(

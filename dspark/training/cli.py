@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +24,7 @@ from dspark.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from dspark.training.evaluation import Evaluation
-    from dspark.training.pipeline import Stage, StageProgress
+    from dspark.training.pipeline import Stage
 
 STAGES = ("dialogues", "features", "fit", "calibrate", "evaluate")
 _DIALOGUES, _DRAFTER, _FIT = "Dialogues", "Drafter", "Training"
@@ -97,7 +97,7 @@ def train(
         int, typer.Option(min=1, help="Of the sequential head.", rich_help_panel=_DRAFTER)
     ] = 64,
     head: Annotated[
-        str, typer.Option(help="vanilla, gated or rnn.", rich_help_panel=_DRAFTER)
+        str, typer.Option(help="none, vanilla, gated or rnn.", rich_help_panel=_DRAFTER)
     ] = "vanilla",
     draft_vocabulary: Annotated[
         int, typer.Option(min=0, help="Tokens it knows; 0 is all.", rich_help_panel=_DRAFTER)
@@ -178,7 +178,7 @@ def train(
                 checkpoint_every=checkpoint_every,
             ),
         )
-        with _bars() as on_progress:
+        with bars() as on_progress:
             pipeline = Pipeline(plan, on_progress)
             evaluation = pipeline.run(chosen)
         if evaluation is not None:
@@ -188,8 +188,8 @@ def train(
 
 
 @contextmanager
-def _bars() -> Iterator[StageProgress]:
-    """A bar for each stage, from when it begins."""
+def bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each name, from when it is first told of."""
     from dspark.cli import messages
 
     with Progress(
@@ -200,13 +200,13 @@ def _bars() -> Iterator[StageProgress]:
         TimeRemainingColumn(),
         console=messages,
     ) as progress:
-        bars: dict[Stage, TaskID] = {}
+        begun: dict[str, TaskID] = {}
 
-        def on_progress(stage: Stage, done: int, total: int) -> None:
-            if stage not in bars:
-                bars[stage] = progress.add_task(stage, total=total)
-                progress.reset(bars[stage], completed=done)  # speed counts from here
-            progress.update(bars[stage], completed=done, total=total)
+        def on_progress(name: str, done: int, total: int) -> None:
+            if name not in begun:
+                begun[name] = progress.add_task(name, total=total)
+                progress.reset(begun[name], completed=done)  # speed counts from here
+            progress.update(begun[name], completed=done, total=total)
 
         yield on_progress
 

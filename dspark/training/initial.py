@@ -67,11 +67,14 @@ def random_weights(config: Mapping[str, object], seed: int) -> Tensors:
         "fc.weight": normal(hidden, hidden * len(taps)),
         "hidden_norm.weight": torch.ones(hidden),
         "norm.weight": torch.ones(hidden),
-        "markov_head.markov_w1.weight": normal(shape.vocab_size, rank, deviation=_MARKOV_DEVIATION),
-        "markov_head.markov_w2.weight": torch.zeros(drafted, rank),
         "confidence_head.proj.weight": torch.zeros(1, hidden + rank),
         "confidence_head.proj.bias": torch.zeros(1),
     }
+    if rank:
+        tensors["markov_head.markov_w1.weight"] = normal(
+            shape.vocab_size, rank, deviation=_MARKOV_DEVIATION
+        )
+        tensors["markov_head.markov_w2.weight"] = torch.zeros(drafted, rank)
     for layer in range(shape.layers):
         prefix = f"layers.{layer}"
         attention, kv, mlp = shape.attention_width, shape.kv_width, shape.intermediate_size

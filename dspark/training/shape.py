@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from dspark.checkpoint import read_json
 from dspark.decoder import DecoderConfig
+from dspark.drafters.heads import NONE
 from dspark.errors import InvalidRequest
 from dspark.target import Target
 
-HEADS = ("vanilla", "gated", "rnn")
+HEADS = (NONE, "vanilla", "gated", "rnn")
 _ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
 _FEW_LAYERS = 8
 
@@ -23,8 +24,8 @@ class DrafterShape:
         layers: how many decoder layers it has.
         block: how many tokens it proposes.
         taps: which target layers it reads; spread over the target if empty.
-        rank: of the sequential head.
-        head: `vanilla`, `gated` or `rnn` (see `dspark.drafters.heads`).
+        rank: of the sequential head, where there is one.
+        head: `none`, `vanilla`, `gated` or `rnn` (see `dspark.drafters.heads`).
         draft_vocabulary: from how many tokens it drafts; 0 is the whole vocabulary.
         intermediate: width of its feed-forward networks; the target's if None.
     """
@@ -78,6 +79,7 @@ def drafter_config(
     config: DecoderConfig = target.decoder.config
     of_target = read_json(target.folder / "config.json")
     taps: Sequence[int] = shape.taps_of(target)
+    sequential = shape.head != NONE
     return {
         "architectures": ["Qwen3DSparkModel"],
         "model_type": "qwen3",
@@ -102,10 +104,10 @@ def drafter_config(
             target.stop_token_ids
         ),  # of no use but to tell models apart
         "num_anchors": anchors,
-        "markov_rank": shape.rank,
+        "markov_rank": shape.rank if sequential else 0,
         "markov_head_type": shape.head,
         "enable_confidence_head": True,
-        "confidence_head_with_markov": True,
+        "confidence_head_with_markov": sequential,
         **({} if drafted is None else {"draft_vocab_size": drafted}),
         **{key: of_target[key] for key in _ROPE_KEYS if of_target.get(key) is not None},
     }

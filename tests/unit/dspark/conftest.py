@@ -122,8 +122,12 @@ DRAFTER_CONFIG: Mapping[str, object] = {
 }
 
 
+HEADS = ("none", "vanilla", "gated", "rnn")
+"""What `markov_head_type` may be."""
+
+
 def drafter_tensors(config: Mapping[str, object]) -> dict[str, Tensor]:
-    """Random weights of a DSpark drafter of the configured shape."""
+    """Random weights of a DSpark drafter of the configured shape, with those of every head."""
     generator = torch.Generator().manual_seed(5)
     decoder = qwen3_tensors(config, seed=5)
     vocab, hidden, rank = config["vocab_size"], config["hidden_size"], config["markov_rank"]
@@ -143,6 +147,11 @@ def drafter_tensors(config: Mapping[str, object]) -> dict[str, Tensor]:
     }
     own = {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in shapes.items()}
     return {name.removeprefix("model."): tensor for name, tensor in decoder.items()} | own
+
+
+def confidence_without_markov(tensors: Mapping[str, Tensor]) -> Tensor:
+    """The part of the confidence head's weight that reads the hidden state."""
+    return tensors["confidence_head.proj.weight"][:, : len(tensors["norm.weight"])].contiguous()
 
 
 @pytest.fixture
@@ -168,6 +177,9 @@ def write_drafter(tmp_path: Path) -> Write:
             tensors["d2t"] = torch.tensor(vocabulary)
             for name in ("lm_head.weight", "markov_head.markov_w2.weight"):
                 tensors[name] = tensors[name][tensors["d2t"] % VOCAB]
+        if config["markov_head_type"] == "none":
+            tensors["confidence_head.proj.weight"] = confidence_without_markov(tensors)
+            tensors = {name: each for name, each in tensors.items() if "markov" not in name}
         tensors |= replaced or {}
         (folder / "config.json").write_text(json.dumps(config))
         save_file(

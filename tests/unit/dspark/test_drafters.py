@@ -26,6 +26,7 @@ from dspark.drafters import Anchor, Draft
 from dspark.drafters.part_vocabulary import PartVocabulary
 from dspark.sampling import Sampler
 from dspark.target import Span
+from tests.unit.dspark.conftest import HEADS
 
 Write = Callable[..., Path]
 TOKENS = [3, 17, 60, 5, 5, 9, 44, 21, 8, 30]
@@ -55,7 +56,7 @@ def draft_after(
         return drafter.draft(drafter_cache, [anchor])[0]
 
 
-@pytest.mark.parametrize("head", ["vanilla", "gated", "rnn"])
+@pytest.mark.parametrize("head", HEADS)
 def test_the_same_draft_however_the_features_came(
     head: str, target: Target, write_drafter: Write
 ) -> None:
@@ -122,6 +123,22 @@ def test_without_a_confidence_head_everything_is_certain(
 ) -> None:
     drafter = load_drafter(write_drafter({"enable_confidence_head": False}), target)
     assert draft_after(target, drafter, [9]).confidence == (1.0,) * drafter.block_size
+
+
+def test_without_a_sequential_head_no_position_depends_on_what_was_drawn(
+    target: Target, write_drafter: Write
+) -> None:
+    folder = write_drafter({"markov_head_type": "none"})
+    assert not any("markov" in name for name in load_file(folder / "model.safetensors"))
+    drafter = load_drafter(folder, target)
+    assert isinstance(drafter, DSparkDrafter)
+    greedy = draft_after(target, drafter, [9])
+    # Tokens drawn at random leave the next position's distribution and confidence as they are.
+    drafts = [draft_after(target, drafter, [9], SamplingParams(temperature=t)) for t in (1e-3, 9.0)]
+    assert drafts[0].tokens == greedy.tokens != drafts[1].tokens
+    assert drafts[0].confidence == drafts[1].confidence == greedy.confidence
+    flat = [row.log() * 9.0 for row in drafts[1].distributions]
+    assert tuple(int(row.argmax()) for row in flat) == greedy.tokens
 
 
 def test_a_part_of_the_vocabulary_drafts_those_tokens_alone(
@@ -222,7 +239,7 @@ def test_a_drafter_of_another_target_is_refused(
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ({"markov_head_type": "lstm"}, "known are vanilla, gated, rnn"),
+        ({"markov_head_type": "lstm"}, "known are none, vanilla, gated, rnn"),
         ({"block_size": None}, "'block_size': it is no DSpark drafter"),
         ({"target_layer_ids": []}, "'target_layer_ids': it is no DSpark"),
         ({"architectures": ["EagleModel"]}, "EagleModel"),

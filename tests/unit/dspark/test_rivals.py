@@ -28,7 +28,7 @@ from dspark.kv_cache import KvCache
 from dspark.sampling import Sampler
 from dspark.scheduler import SCHEDULES
 from dspark.target import Forward, Span
-from tests.unit.dspark.conftest import CONFIG, VOCAB
+from tests.unit.dspark.conftest import CONFIG, HEADS, VOCAB
 from tests.unit.dspark.memory import tensor_bytes
 from tests.unit.dspark.rivals import RIVALS, TREE, TREES, draft_model_folder, rival
 
@@ -59,12 +59,14 @@ def tree(request: pytest.FixtureRequest) -> Any:
     return TREES[request.param]
 
 
-@pytest.fixture(params=[*RIVALS, "dspark"])
+@pytest.fixture(params=[*RIVALS, "none", "rnn"])
 def drafter(
     request: pytest.FixtureRequest, exact_target: Target, tmp_path: Path, write_drafter: Write
 ) -> Drafter:
-    folder = write_drafter({"markov_head_type": "rnn"}) if request.param == "dspark" else tmp_path
-    return rival(request.param, exact_target, folder)
+    """One of the rivals, or a DSpark drafter by its head."""
+    if request.param in HEADS:
+        return rival("dspark", exact_target, write_drafter({"markov_head_type": request.param}))
+    return rival(request.param, exact_target, tmp_path)
 
 
 def test_greedy_answers_are_those_of_plain_decoding(

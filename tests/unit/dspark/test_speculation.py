@@ -23,6 +23,7 @@ from dspark import (
 from dspark.drafters import Anchor, Draft, Drafter
 from dspark.kv_cache import KvCache
 from dspark.scheduler import SCHEDULES
+from tests.unit.dspark.conftest import HEADS
 
 VOCAB = 64
 BLOCK = 4
@@ -107,7 +108,7 @@ def test_greedy_answers_are_those_of_plain_decoding(exact_target: Target, wrong:
         assert all(len(each) == ANSWER for each in steps)
 
 
-@pytest.mark.parametrize("head", ["vanilla", "gated", "rnn"])
+@pytest.mark.parametrize("head", HEADS)
 def test_a_dspark_drafter_changes_no_greedy_answer(
     head: str, exact_target: Target, write_drafter: Write
 ) -> None:

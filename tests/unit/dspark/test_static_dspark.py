@@ -19,6 +19,7 @@ from dspark.sampling import Sampler
 from dspark.static_shapes import StaticShapes
 from dspark.static_step import StaticForward
 from dspark.target import Span
+from tests.unit.dspark.conftest import HEADS
 from tests.unit.dspark.tape import Tape
 
 Write = Callable[..., Path]
@@ -113,7 +114,7 @@ def check(found: Sequence[Draft], expected: Sequence[Draft]) -> None:
 
 
 @pytest.mark.parametrize("mixture", MIXTURES)
-@pytest.mark.parametrize("head", ["vanilla", "gated", "rnn"])
+@pytest.mark.parametrize("head", HEADS)
 def test_drafts_are_the_ragged_drafters(
     head: str, mixture: str, tiny_folder: Path, write_drafter: Write
 ) -> None:

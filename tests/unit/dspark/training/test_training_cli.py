@@ -27,7 +27,7 @@ def test_the_command_trains_a_drafter_and_shows_it(speaking_target: Path, tmp_pa
     [
         ("train deploy", MISUSED, "there is no stage 'deploy'"),
         ("train --taps one --target {target}", MISUSED, "give numbers such as 1,14,27"),
-        ("train --head lstm --target {target}", MISUSED, "known are vanilla, gated, rnn"),
+        ("train --head lstm --target {target}", MISUSED, "known are none, vanilla, gated, rnn"),
         ("train --prompts {out}/none.txt --target {target}", MISUSED, "cannot be read"),
         ("train fit --target {target} --out {out}", FAILED, "make more dialogues first"),
     ],

@@ -32,6 +32,7 @@ from dspark.training.loss import (
 )
 from dspark.training.network import Drafted, TrainableDrafter
 from dspark.training.packing import Batch, pack, possible_anchors
+from tests.unit.dspark.conftest import HEADS
 
 Write = Callable[..., Path]
 Part = tuple[Dialogue, DialogueFeatures, Sequence[int]]
@@ -96,7 +97,7 @@ def drafting(
 
 
 @pytest.mark.parametrize("vocabulary", [None, [50, 3, 17, 8, 62, 30, 11]])
-@pytest.mark.parametrize("head", ["vanilla", "gated", "rnn"])
+@pytest.mark.parametrize("head", HEADS)
 def test_training_computes_what_drafting_computes(
     head: str, vocabulary: list[int] | None, target: Target, write_drafter: Write
 ) -> None:
@@ -290,7 +291,7 @@ def test_the_loss_is_what_its_definition_gives() -> None:
     assert (terms.acceptance[~valid] == 0).all()
 
 
-@pytest.mark.parametrize("head_type", ["vanilla", "gated", "rnn"])
+@pytest.mark.parametrize("head_type", HEADS)
 def test_the_fused_loss_and_its_gradients_are_autograds(
     target: Target, write_drafter: Write, head_type: str
 ) -> None:
