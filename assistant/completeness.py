@@ -5,6 +5,9 @@ end here? Behind the mark that ends it: does the user's turn end here, by the to
 in the model's chat template? The first tells words from the middle of a sentence. But people also
 pause between sentences, and a model that has read many requests expects more after "i really like
 animals." than after "turn on the living room lamp."
+
+A model expects more after some requests, too ("set a timer for 10 seconds."), for it has read long
+ones. So of what is worded as a request only the first question says how far it is doubted.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+
+from assistant.wording import requests
 
 SENTENCE_ENDS = ".?!。？！"
 _SHORT_WORDS = 2
@@ -29,6 +34,10 @@ class Completeness:
     turn: float
     short: float
     """For one or two words. A name that is called, or a greeting, is followed by long pauses."""
+    request: float
+    """Log-odds that words of a request have at least, if the sentence ends …"""
+    whole: float
+    """… with this log-probability; they fall with it below."""
     least: float = -8.0
     """Log-probabilities lower than this say no more."""
 
@@ -36,17 +45,21 @@ class Completeness:
         """Return the probability that the user has finished, 0 to 1.
 
         Args:
-            words: what was said.
+            words: what was said, as the recogniser writes it.
             sentence: natural logarithm of the probability that the sentence ends after the words.
             turn: that the turn ends after the sentence.
         """
         odds = self.bias + self.sentence * max(sentence, self.least)
         odds += self.turn * max(turn, self.least)
         odds += self.short * (len(words.split()) <= _SHORT_WORDS)
+        if requests(words):
+            odds = max(odds, self.request + min(0.0, sentence - self.whole))
         return 1 / (1 + math.exp(-odds))
 
 
-SMOLLM2 = Completeness(bias=3.36, sentence=0.042, turn=0.169, short=-0.844)
+SMOLLM2 = Completeness(
+    bias=3.36, sentence=0.042, turn=0.169, short=-0.844, request=2.53, whole=-4.0
+)
 """For SmolLM2-135M-Instruct; other models get them too."""
 
 

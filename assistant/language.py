@@ -203,7 +203,7 @@ class EngineLanguageModel:
             return None  # the tokenizer has made one token of the mark and what is before it
         # Not speculative: behind another session's answer it would come too late to be of use.
         word, mark = await self._engine.score(prompt, ({end}, self._marks | {end}), last=2)
-        return self._completeness.probability(said, sentence=word[1], turn=mark[0])
+        return self._completeness.probability(messages[-1].text, sentence=word[1], turn=mark[0])
 
     def _told(self, step: Step) -> AnswerStep:
         accepted = _accepted(step)

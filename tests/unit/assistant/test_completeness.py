@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from assistant.completeness import SMOLLM2, as_sentence
 from assistant.items import Message, Role
 from assistant.language import EngineLanguageModel
+from audio.endpoint import SemanticEndpointer
 from dspark import SamplingParams
 
 END = 0
@@ -45,6 +46,17 @@ def test_the_likelier_an_end_the_more_complete(sentence: float, turn: float, les
     assert SMOLLM2.probability(words, sentence=min(sentence, less), turn=turn) <= full
     assert SMOLLM2.probability(words, sentence=sentence, turn=min(turn, less)) <= full
     assert SMOLLM2.probability("hello there.", sentence=sentence, turn=turn) < full
+
+
+def test_a_whole_request_is_hardly_doubted_though_more_is_expected() -> None:
+    unlikely = math.log(0.0005)
+    told = SMOLLM2.probability("I like the lamp.", sentence=-1.0, turn=unlikely)
+    asked = SMOLLM2.probability("Turn on the lamp.", sentence=-1.0, turn=unlikely)
+    broken_off = SMOLLM2.probability("Turn on the.", sentence=-6.0, turn=unlikely)
+    endpointer = SemanticEndpointer()
+    waits_ms = [endpointer.silence_needed_ms("", each) for each in (asked, told, broken_off)]
+    assert waits_ms[0] == pytest.approx(500, abs=5)
+    assert waits_ms[0] + 300 < waits_ms[1] < waits_ms[2]
 
 
 class Letters:
