@@ -29,6 +29,8 @@ from dspark.training.fused_loss import Labels, fused_terms
 from dspark.training.initial import DrafterFolder, random_weights, weights_of_target
 from dspark.training.loss import Terms, accepted_length, target_probabilities, weights_of_places
 from dspark.training.network import TrainableDrafter
+from dspark.training.optimizer import NAME as OPTIMIZER
+from dspark.training.optimizer import Optimizer
 from dspark.training.packing import Batch
 from dspark.training.shape import DrafterShape, drafter_config
 from dspark.training.storage import replacing, settle
@@ -102,7 +104,7 @@ class _State(NamedTuple):
     step: int
     config: Mapping[str, object]
     tensors: dict[str, Tensor]
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
 
 
 class Fit:
@@ -135,7 +137,12 @@ class Fit:
         self._settings = settings
         self._device = frame.decoder.device
         fixed = {key: value for key, value in asdict(settings).items() if key not in _FREE}
-        made_with = {"target": fingerprint(frame.folder), "shape": asdict(shape), **fixed}
+        made_with = {
+            "target": fingerprint(frame.folder),
+            "shape": asdict(shape),
+            "optimizer": OPTIMIZER,
+            **fixed,
+        }
         settle(folder / "training" / "settings.json", made_with, "training runs")
 
         said, seen = count_tokens(corpus)
@@ -241,16 +248,13 @@ class Fit:
     def _advance(self) -> None:
         settings = self._settings
         rate = settings.learning_rate_at(self.step)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.zero_grad()
         batch = self._batches.at(self.step).to(self._device)
         loss, terms = self._loss_and_terms(batch)
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not say
         torch.nn.utils.clip_grad_norm_(
             [each for each in self._tensors.values() if each.requires_grad], settings.gradient_norm
         )
-        self._optimizer.step()
+        self._optimizer.step(rate)
         first = terms.acceptance[:, 0].mean()
         values = (terms.loss, terms.cross_entropy, terms.distance, terms.confidence, first)
         self._losses.append(self.step, [rate, *torch.stack(values).tolist()])
@@ -307,10 +311,8 @@ class Fit:
             name: tensor.detach().to(self._device, copy=True).requires_grad_(name not in _FROZEN)
             for name, tensor in tensors.items()
         }
-        learning = [tensor for tensor in live.values() if tensor.requires_grad]
-        return _State(
-            step, config, live, torch.optim.Adam(learning, self._settings.learning_rate, fused=True)
-        )
+        learning = {name: tensor for name, tensor in live.items() if tensor.requires_grad}
+        return _State(step, config, live, Optimizer(learning))
 
     def _write(self) -> None:
         kept = {name: each for name, each in self._tensors.items() if name != "lm_head.weight"}

@@ -139,11 +139,16 @@ def contents(folder: Path) -> dict[str, object]:
         name = str(path.relative_to(folder))
         if path.suffix == ".pt":
             state = torch.load(path, weights_only=True)
-            moments = state["optimizer"]["state"]
+            moments = [
+                moment
+                for kind in ("muon", "adam")
+                for each in state["optimizer"][kind]["state"].values()
+                for moment in each.values()
+            ]
             found[name] = (
                 state["step"],
                 {key: tensor.tolist() for key, tensor in state["tensors"].items()},
-                {key: each["exp_avg_sq"].tolist() for key, each in moments.items()},
+                [moment.tolist() for moment in moments],
             )
         elif path.is_file():
             found[name] = path.read_bytes()
