@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -17,12 +18,15 @@ from dspark import Engine, PromptTooLong, SamplingParams, Target, load_target
 from dspark.sampling import distribution, processed_logits
 from dspark.training import batch_decoding
 from dspark.training.batch_decoding import (
+    _PART,
     Answer,
     BatchDecoder,
     Interview,
     Question,
     _argmax,
+    _choose,
     _draw,
+    _Row,
 )
 from tests.unit.dspark.test_verification import chi_square, critical_value
 
@@ -66,8 +70,9 @@ def fixed_head(logits: Tensor) -> Callable[[Tensor], Tensor]:
 
 @pytest.mark.parametrize("common", [(), PROMPTS[0]], ids=["apart", "of a common beginning"])
 def test_answers_are_those_of_each_alone_whoever_had_the_row_before(
-    target: Target, common: Sequence[int]
+    write_model: Callable[..., Path], common: Sequence[int]
 ) -> None:
+    target = load_target(write_model({"eos_token_id": [*range(40, 46)]}))
     wishes = [
         SamplingParams(max_new_tokens=tokens, repetition_penalty=penalty)
         for tokens, penalty in ((9, 1.6), (30, 1.0), (14, 1.3))
@@ -81,6 +86,7 @@ def test_answers_are_those_of_each_alone_whoever_had_the_row_before(
     assert [(tuple(answer.tokens), answer.stopped) for answer in together] == [
         (result.token_ids, result.finish_reason == "stop") for result in alone
     ]
+    assert {answer.stopped for answer in together} == {True, False}
 
 
 def test_an_answer_that_does_not_fit_is_refused(target: Target) -> None:
@@ -141,6 +147,21 @@ def test_the_likeliest_token_is_the_first_of_the_best(row: list[float]) -> None:
         row.index(max(row)),
         row[::-1].index(max(row)),
     ]
+
+
+@pytest.mark.parametrize(
+    "certain",
+    [SamplingParams(temperature=1e-4), SamplingParams(temperature=1, top_k=1)],
+    ids=["cold", "top-k"],
+)
+def test_each_row_is_chosen_by_its_own_logits(certain: SamplingParams) -> None:
+    logits = torch.randn((6, WIDE), generator=torch.Generator().manual_seed(5))
+    wishes = [SamplingParams(), certain, certain, SamplingParams(), SamplingParams(), certain]
+    rows = [
+        _Row(number, number, ask(), Question((2,), params), Random(number))
+        for number, params in enumerate(wishes)
+    ]
+    assert _choose(logits, rows) == logits.argmax(-1).tolist()
 
 
 def drawn(target: Target, logits: Tensor, wishes: Sequence[SamplingParams]) -> list[Counter[int]]:
@@ -214,3 +235,15 @@ def test_nothing_impossible_is_ever_drawn(seed: int, uniform: float) -> None:
     weights = logits.softmax(-1)
     tokens = _draw(weights, torch.full((4,), uniform))
     assert (weights.gather(1, tokens[:, None]) > 0).all()
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_nor_is_it_at_the_border_of_two_parts(seed: int) -> None:
+    weights = torch.rand((1, WIDE), generator=torch.Generator().manual_seed(seed))
+    weights[:, [0, _PART - 1, _PART, 2 * _PART, WIDE - 1]] = 0
+    sums = torch.stack([part.sum(-1) for part in weights.split(_PART, -1)], -1)
+    borders = (sums.cumsum(-1) / sums.sum(-1, keepdim=True))[0, :2]
+    near = [borders, borders.nextafter(torch.zeros(2)), borders.nextafter(torch.ones(2))]
+    uniforms = torch.cat(near)
+    tokens = _draw(weights.expand(len(uniforms), -1), uniforms)
+    assert (weights[0, tokens] > 0).all()
