@@ -1,4 +1,4 @@
-"""What people ask a voice assistant: templates with slots, for many thousand requests."""
+"""What people ask an assistant, aloud and in writing: templates with slots, for many thousands."""
 
 from __future__ import annotations
 
@@ -97,6 +97,50 @@ TEMPLATES: Sequence[str] = (
     "I am going to {city} {day}.",
     "Say something nice to my {relative}.",
     "My {relative} is {mood}. What can I say?",
+    # texts to write
+    "Write {text} about {subject}.",
+    "Write {text} about {subject} in a {tone} tone. Use fewer than {count}0 words.",
+    "Draft {text} to my {relative} in which I {intent}. Keep it {tone}.",
+    "Compose a {tone} email to my {relative}: I want to {intent}.",
+    "Develop an outline for {text} that compares {subject} with {subject2}.",
+    "Write the opening paragraph of a {genre} story in which a {relative} discovers {subject}.",
+    "Describe a {room} in {city} so that one can see, hear and smell it.",
+    "Give me {count} headlines for an article on {subject}.",
+    "Rewrite this in a {tone} tone: {sentence}",
+    "Correct the grammar of this sentence: {sentence}",
+    "Summarise in one sentence why {subject} matters for {subject2}.",
+    # parts to play
+    "Pretend to be {person}. What do you think of {subject}?",
+    "You are a {profession}. Explain {subject} to your {relative}.",
+    "As a {profession}, what would you advise someone who wants to {task}?",
+    "Imagine you are {animal} in {city}. Describe your day.",
+    # reasoning and numbers
+    "What are the advantages and disadvantages of {subject}?",
+    "Compare {subject} and {subject2}. Which of them matters more, and why?",
+    "Explain step by step how {concept} works.",
+    "A {profession} buys {count} {food} for {count2} dollars each and sells a half of them for "
+    "{count3} dollars each. How much money is made or lost?",
+    "A train leaves {city} at {hour} and travels {count}0 kilometres at {count2} kilometres an "
+    "hour. How long does it take?",
+    "If {count} people need {count2} hours to {task}, how long do {count3} people need?",
+    "The sum of two numbers is {count} and their difference is {count2}. What are they?",
+    "Solve for x: {count}x + {count2} = {count3}.",
+    "What is the area of a rectangle of {count} by {count2} metres? Show your steps.",
+    "Is this true or false, and why: {sentence}",
+    # code
+    "Write a {language} function that {routine}.",
+    "Write a {language} program that {routine}, and explain how it works.",
+    "How do I {coding} in {language}?",
+    "What is the difference between {language} and {language2}?",
+    "Why does my {language} program crash when it {routine}?",
+    # facts to take out of texts
+    "List the {count} most important facts about {country} as a table.",
+    "Name the persons and places in this sentence: {sentence}",
+    "Is the opinion in this sentence good, bad or neutral? {sentence}",
+    "Which books, films or events have to do with {subject}? Answer in JSON.",
+    "What caused {event}, and what were its consequences?",
+    "How did {event} change life in {country}?",
+    "Explain the idea of {theory} with an example.",
 )
 
 OPENINGS: Sequence[str] = (
@@ -145,10 +189,20 @@ _LISTED: Mapping[str, str] = {
         "at the weekend|next week|on Friday|on Monday|on Saturday|on Wednesday|this evening|"
         "today|tomorrow|tomorrow morning|tonight"
     ),
+    "coding": (
+        "connect to a database|handle errors|loop over a dictionary|open a web page|parse JSON|"
+        "read a file line by line|reverse a string|sort a list|split a string|test a function|"
+        "use regular expressions|write a class"
+    ),
     "dish": (
         "an omelette|apple pie|baked potatoes|banana bread|chicken soup|chili|fried rice|"
         "green curry|guacamole|lasagna|lentil soup|mushroom risotto|pancakes|pizza|potato salad|"
         "rice|roast chicken|scrambled eggs|spaghetti|tomato sauce"
+    ),
+    "event": (
+        "the fall of the Berlin Wall|the fall of the Roman Empire|the First World War|"
+        "the French Revolution|the Great Depression|the industrial revolution|the moon landing|"
+        "the plague in Europe|the printing press|the Second World War|the space race"
     ),
     "food": (
         "apples|avocados|bananas|beans|bread|broccoli|butter|carrots|cheese|chicken|chocolate|"
@@ -165,6 +219,12 @@ _LISTED: Mapping[str, str] = {
         "five|half past six|half past nine|midnight|noon|quarter past eight|quarter to seven|"
         "seven|ten|three in the afternoon|twenty past four"
     ),
+    "intent": (
+        "apologise for being late|ask for a day off|ask for feedback on my report|"
+        "ask for their help|cancel our meeting|complain about the noise|congratulate them|"
+        "invite them to a party|offer my help|thank them for a present|turn down an invitation"
+    ),
+    "language": "C|C++|Go|HTML|Java|JavaScript|Python|Rust|SQL",
     "measures": (
         "cups to litres|degrees Fahrenheit to Celsius|feet to metres|gallons to litres|"
         "grams to ounces|inches to centimetres|kilograms to pounds|kilometres to miles|"
@@ -183,11 +243,45 @@ _LISTED: Mapping[str, str] = {
         "Martin Luther King|Mozart|Napoleon|Nelson Mandela|Neil Armstrong|Rosa Parks|Shakespeare|"
         "Vincent van Gogh"
     ),
+    "profession": (
+        "baker|chemist|detective|doctor|economist|engineer|farmer|gardener|historian|lawyer|"
+        "mathematician|nurse|philosopher|pilot|programmer|reporter|teacher|travel guide"
+    ),
     "relative": (
         "aunt|best friend|boss|brother|colleague|daughter|father|grandfather|grandmother|husband|"
         "mother|neighbour|sister|son|teacher|wife"
     ),
+    "routine": (
+        "adds two matrices|checks whether a number is prime|counts the words of a file|"
+        "converts a date|draws a circle|finds duplicates in a list|"
+        "finds the common elements of two arrays|finds the largest number of a list|"
+        "finds the shortest path in a graph|"
+        "merges two sorted lists|prints the Fibonacci numbers|removes vowels from a text|"
+        "reverses a linked list|sorts names by their length|turns a list into a tree|"
+        "validates an email address"
+    ),
     "room": "attic|basement|bathroom|bedroom|dining room|garage|hall|kitchen|living room|office",
+    "sentence": (
+        "He go to school every days and learn much thing.|"
+        "In 1969 Neil Armstrong and Buzz Aldrin landed on the moon while Michael Collins waited.|"
+        "My new phone arrived late, but the camera is better than I had hoped.|"
+        "She don't like neither coffee or tea.|"
+        "The food was cold and the waiter ignored us all evening.|"
+        "The river Rhine flows from Switzerland through Germany to the Netherlands.|"
+        "The sun is closer to the earth in summer than in winter.|"
+        "There is more water in a cucumber than in a slice of bread.|"
+        "We was waiting for the bus when it begin to rain.|"
+        "You only use ten percent of your brain."
+    ),
+    "subject": (
+        "a city without cars|artificial intelligence|bees|climate change|cooking at home|"
+        "electric cars|fashion|fast food|football|freedom|great inventions|healthy sleep|"
+        "learning languages|life on Mars|modern art|money|music at work|nuclear power|old age|"
+        "online shopping|open source software|plastic in the sea|public libraries|remote work|"
+        "renewable energy|school uniforms|smartphones|social media|space travel|teamwork|"
+        "the four day week|the history of writing|tourism|trust|vegetarian food|video games|"
+        "volunteering|water"
+    ),
     "switch": "off|on",
     "task": (
         "back up my phone|build a bird house|calm down before an exam|clean a wooden table|"
@@ -199,6 +293,18 @@ _LISTED: Mapping[str, str] = {
         "wash a woollen jumper|write a letter of thanks"
     ),
     "temperature": "bright|cold|dark|dry|humid|loud|warm|windy",
+    "text": (
+        "a blog post|a children's story|a cover letter|a dialogue|a haiku|a joke|a letter|"
+        "a limerick|a newspaper article|a paragraph|a persuasive essay|a poem|"
+        "a product description|a recipe|a review|a short story|a song|a speech|a toast|"
+        "a travel report|an advertisement"
+    ),
+    "theory": (
+        "comparative advantage|game theory|natural selection|opportunity cost|plate tectonics|"
+        "probability|relativity|supply and demand|the categorical imperative|the placebo effect|"
+        "the prisoner's dilemma|the scientific method"
+    ),
+    "tone": "calm|cheerful|dramatic|formal|friendly|funny|humble|poetic|polite|serious|simple",
     "word": (
         "ambiguous|brave|candid|cautious|diligent|eager|fragile|frugal|generous|genuine|humble|"
         "ironic|lenient|meticulous|modest|naive|obvious|patient|reluctant|resilient|rigid|serene|"
@@ -217,8 +323,9 @@ def fillings(template: str) -> int:
 
 
 # Neither all alike, which would repeat the narrow ones, nor by their fillings, which would hardly
-# leave anything else than lists of shopping.
-_WEIGHTS = [math.sqrt(fillings(template)) for template in TEMPLATES]
+# leave anything else than sums to work out.
+_WIDEST = 60.0
+_WEIGHTS = [min(math.sqrt(fillings(template)), _WIDEST) for template in TEMPLATES]
 
 
 def request(rng: Random) -> str:
