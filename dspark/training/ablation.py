@@ -1,6 +1,6 @@
 """Drafters of several shapes, trained alike: what each choice brings for the same budget.
 
-Every variant sees the same blocks of the same dialogues, in the same order and for as many steps,
+Every variant sees the same anchors of the same dialogues, in the same order and for as many steps,
 and is judged by the same held-out ones. It differs from the base in one choice.
 """
 
@@ -13,16 +13,21 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
-from dspark.checkpoint import find_checkpoint
+from safetensors.torch import load_file, save_file
+
+from dspark.checkpoint import find_checkpoint, read_json
 from dspark.errors import InvalidRequest
+from dspark.target import Target
 from dspark.training.ablation_chart import Line, Panel, svg
 from dspark.training.corpus import Corpus
 from dspark.training.features import FeatureStore
 from dspark.training.fit import Fit, FitSettings
 from dspark.training.frame import load_frame
-from dspark.training.shape import DrafterShape
+from dspark.training.initial import random_weights
+from dspark.training.shape import DrafterShape, drafter_config
 from dspark.training.storage import replacing
 
+INITIAL = ("target", "random")
 REPORT, DIAGRAM = "ablation.json", "ablation.svg"
 CHOICES = ("head", "block", "layers", "rank", "draft_vocabulary", "intermediate")
 
@@ -39,7 +44,8 @@ class Ablation:
         target: a folder, a `.gguf` file or a hub id.
         base: the shape that every variant shares but for one choice.
         choices: by the name of a choice (one of `CHOICES`) the values to try.
-        fit: how each is trained.
+        fit: how each is trained. Where its `initial` is a drafter's folder, a variant starts from
+            the tensors of that drafter that fit it, and from new ones for the rest.
         device: what computes.
     """
 
@@ -107,7 +113,12 @@ def ablate(
     found: dict[DrafterShape, Variant] = {}
     for shape in dict.fromkeys(each for of_choice in shapes.values() for each in of_choice):
         name = variant_name(shape, plan.base)
-        fit = Fit(folder / name, frame, corpus, store, shape, plan.fit)
+        settings = plan.fit
+        if settings.initial not in INITIAL:
+            adapted = folder / name / "initial"
+            _adapt(Path(settings.initial), shape, frame, adapted, settings)
+            settings = replace(settings, initial=str(adapted))
+        fit = Fit(folder / name, frame, corpus, store, shape, settings)
         fit.run(partial(on_progress, name))
         found[shape] = _judged(folder / name, shape)
         results = _by_choice(shapes, found)
@@ -129,6 +140,30 @@ def _with(base: DrafterShape, choice: str, value: str | int) -> DrafterShape:
     if choice != "head" and not isinstance(value, int):
         raise InvalidRequest(f"{choice} is {value!r}; it must be a number")
     return replace(base, **{choice: value})  # type: ignore[arg-type]  # checked just above
+
+
+def _adapt(
+    given: Path, shape: DrafterShape, frame: Target, folder: Path, settings: FitSettings
+) -> None:
+    """Write a drafter of this shape: what fits of the one that is given, and new weights."""
+    of_given = read_json(given / "config.json")
+    drafted, mask_token = of_given.get("draft_vocab_size"), of_given["mask_token_id"]
+    assert isinstance(drafted, int | None) and isinstance(mask_token, int)
+    config = drafter_config(
+        frame, shape, mask_token=mask_token, anchors=settings.anchors, drafted=drafted
+    )
+    offered = load_file(given / "model.safetensors")
+    tensors = random_weights(config, settings.seed)
+    for name, new in tensors.items():
+        if name in offered and offered[name].shape == new.shape:
+            tensors[name] = offered[name]
+    if "d2t" in offered:
+        tensors["d2t"] = offered["d2t"]
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / "model.safetensors") as unfinished:
+        save_file(tensors, unfinished)
+    with replacing(folder / "config.json") as unfinished:
+        unfinished.write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 
 def _judged(folder: Path, shape: DrafterShape) -> Variant:

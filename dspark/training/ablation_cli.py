@@ -42,6 +42,13 @@ def ablate(
     rank: Annotated[int, typer.Option(min=1, help="Of the base.")] = 64,
     head: Annotated[str, typer.Option(help="Of the base.")] = "vanilla",
     draft_vocabulary: Annotated[int, typer.Option(min=0, help="Of the base; 0 is all.")] = 8192,
+    initial: Annotated[
+        str,
+        typer.Option(
+            help="First weights: target, random, or a drafter's folder, of which each takes what "
+            "fits."
+        ),
+    ] = "target",
     steps: Annotated[int, typer.Option(min=1, help="Of every variant.")] = 300,
     batch: Annotated[int, typer.Option(min=1, help="Dialogues a step.")] = 4,
     anchors: Annotated[int, typer.Option(min=1, help="Blocks a dialogue, at most.")] = 48,
@@ -87,6 +94,7 @@ def ablate(
                 dialogues_per_step=batch,
                 anchors=anchors,
                 learning_rate=learning_rate,
+                initial=initial,
                 dtype=fit_dtype,
                 checkpoint_every=checkpoint_every,
                 held_out_dialogues=judged,

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from dspark import InvalidRequest, load_drafter, load_target
@@ -90,6 +92,25 @@ def test_a_run_stopped_in_between_ends_the_same_and_shows_what_it_has(
     picture = ET.fromstring((stopped.folder / "ablation" / DIAGRAM).read_text())
     lines = picture.findall("{http://www.w3.org/2000/svg}polyline")
     assert len(lines) == sum(map(len, CHOICES.values()))
+
+
+def test_variants_of_a_drafter_start_from_what_fits_of_it(plan: Ablation, tmp_path: Path) -> None:
+    trained = ablate(elsewhere(plan, tmp_path))["head"][1]
+    given = tmp_path / "ablation" / "base" / "drafter"
+    standing = replace(plan.fit, initial=str(given), steps=1, learning_rate=1e-9)
+    (tmp_path / "further").mkdir()
+    further = replace(elsewhere(plan, tmp_path / "further"), fit=standing)
+    without, same, _ = ablate(further)["head"]
+    assert same.accepted_length == pytest.approx(trained.accepted_length, abs=0.02)  # bfloat16
+    assert without.accepted_length != same.accepted_length
+    offered = load_file(given / "model.safetensors")
+    taken = load_file(further.folder / "ablation" / "head-none" / "drafter" / "model.safetensors")
+    assert {name for name in offered if name not in taken} == {
+        "markov_head.markov_w1.weight",
+        "markov_head.markov_w2.weight",
+    }
+    assert torch.equal(taken["fc.weight"], offered["fc.weight"])
+    assert ablate(further)["head"][1] == same, "and it goes on"
 
 
 @pytest.mark.parametrize(
