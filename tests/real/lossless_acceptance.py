@@ -9,7 +9,7 @@ distribution of three sampled tokens, for every sampling option and schedule, wi
 compared with the exact one. It takes an hour or more (`--prompts` and `--draws` make it shorter),
 prints a line for each comparison, and ends with status 1 if one is not as it should be. With
 `--record` each comparison is kept: the same command goes on where it was stopped, by whatever or
-by `--minutes`, which ends it with status 2.
+by `--minutes`, which ends it with status 3.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from pathlib import Path
 import torch
 
 from dspark.cli import DEFAULT_TARGET, find_target
+from dspark.errors import RunMismatch
 from tests.real import lossless_sampled
 from tests.real.lossless_greedy import NEW_TOKENS, PROMPTS, SLOTS, Greedy
 from tests.real.lossless_record import Record
 from tests.unit.dspark.test_verification import BLOCK, LENGTH, VOCAB
 
 PRECISIONS = ("int8", "float32")
-UNFINISHED = 2
+UNFINISHED = 3
+FEWEST_DRAWS = 500
 
 
 def main() -> int:
@@ -43,9 +45,14 @@ def main() -> int:
     parser.add_argument("--record", type=Path, help="what was compared already, and is from now on")
     parser.add_argument("--minutes", type=float, help="begin no comparison after so many")
     wanted = parser.parse_args()
+    if wanted.draws < FEWEST_DRAWS:
+        parser.error(f"chi-square says nothing of fewer than {FEWEST_DRAWS} draws")
     torch.set_num_threads(1)
     settings = {name: getattr(wanted, name) for name in ("target", "drafter", "prompts", "draws")}
-    record = Record(wanted.record, settings, wanted.minutes and 60 * wanted.minutes)
+    try:
+        record = Record(wanted.record, settings, wanted.minutes and 60 * wanted.minutes)
+    except RunMismatch as error:
+        parser.error(str(error))
     good = True
     if wanted.only != "sampled":
         print(f"Greedy: {wanted.prompts} prompts, {NEW_TOKENS} new tokens each, {SLOTS} at once")
