@@ -61,6 +61,12 @@ class Wanted:
                     )
 
 
+def _label(drafter: str) -> str:
+    """What a drafter is called in tables: `dspark train` calls the folder of each `drafter`."""
+    path = Path(drafter)
+    return path.resolve().parent.name if path.name == "drafter" and path.is_dir() else path.name
+
+
 def lineup(wanted: Wanted) -> tuple[Contender, ...]:
     """The contenders, plain ones before those that draft."""
     systems = [
@@ -116,7 +122,7 @@ def lineup(wanted: Wanted) -> tuple[Contender, ...]:
         return Contender(
             system="dspark",
             dtype=dtype,
-            drafter=drafter and Path(drafter).name + ("" if tree == "none" else f" tree {tree}"),
+            drafter=drafter and _label(drafter) + ("" if tree == "none" else f" tree {tree}"),
             schedule=schedule,
             sampled=wanted.temperature > 0,
             weight_bytes=wanted.source.weight_bytes(wanted.folder, dtype),

@@ -412,6 +412,19 @@ def test_the_lineup_has_each_system_in_each_precision_it_knows(tiny_folder: Path
     ]
 
 
+def test_trained_drafters_are_told_apart_by_the_run_they_come_from(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    folders = [tmp_path / name / "drafter" for name in ("short", "long")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    wishes = wanted(
+        tiny_folder, systems=["dspark"], dtypes=["int8"], drafters=list(map(str, folders))
+    )
+    names = [each.name for each in lineup(wishes)]
+    assert names == ["dspark int8", "dspark int8 short full", "dspark int8 long full"]
+
+
 def test_each_drafter_lines_up_with_each_tree_and_schedule(tiny_folder: Path) -> None:
     wishes = wanted(
         tiny_folder,
