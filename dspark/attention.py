@@ -65,7 +65,7 @@ class SlotAttention:
         self._lengths = [run.stop - run.start for run in self._runs]
 
     def rows(self) -> CachedRows:
-        """See `OverCache`."""
+        """See `CachedRows`."""
         return CachedRows.of(
             self._cache,
             (

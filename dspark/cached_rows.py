@@ -1,13 +1,13 @@
 """Where a step's rows lie in the cache, and what of it each sees: attention as a table.
 
-An `Attention` that can say this may be computed by other code than its own, for all layers at once.
+An `Attention` that says this, by a method `rows`, may be computed by other code than its own, for
+all layers at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -50,10 +50,7 @@ class CachedRows:
         return cls(cache, places, table)
 
 
-@runtime_checkable
-class OverCache(Protocol):
-    """An `Attention` over cached keys and values that can say where they lie."""
-
-    def rows(self) -> CachedRows:
-        """Where its rows' keys and values are put and which they see."""
-        ...
+def rows_of(attention: object) -> CachedRows | None:
+    """Where its rows' keys and values are put and which they see, of attentions that can say it."""
+    rows: Callable[[], CachedRows] | None = getattr(attention, "rows", None)
+    return None if rows is None else rows()

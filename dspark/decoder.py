@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dspark.attention import Attention
-from dspark.cached_rows import OverCache
+from dspark.cached_rows import rows_of
 from dspark.checkpoint import Weights
 from dspark.errors import UnsupportedArchitecture
 from dspark.fast_path import compiled_stack
@@ -331,8 +331,8 @@ class Decoder:
             outputs side by side `[tokens, taps × hidden]`, None without taps.
         """
         hidden = self.embed(token_ids)
-        if self._stack is not None and isinstance(attention, OverCache):
-            return hidden, self._stack(hidden, positions, attention.rows(), taps)
+        if self._stack is not None and (rows := rows_of(attention)) is not None:
+            return hidden, self._stack(hidden, positions, rows, taps)
         rotation = self.rotation(positions)
         tapped = {-1: hidden} if -1 in taps else {}
         for index, layer in enumerate(self.layers):
@@ -344,4 +344,5 @@ class Decoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`[rows, hidden]`, before the final norm → `[rows, vocab]` float32."""
-        return self.head(self._norm(hidden)).float()
+        logits = self.head(self._norm(hidden))
+        return logits if logits.dtype == torch.float32 else logits.float()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,12 +166,14 @@ class Target:
             taps,
         )
         lengths = [len(span.tokens) for span in spans]
-        per_span = torch.split(hidden, lengths)
-        wanted = [rows[len(rows) - s.logits :] for s, rows in zip(spans, per_span, strict=True)]
-        logits = self.decoder.logits(torch.cat(wanted))
+        last = [span.logits for span in spans]
+        wanted = [
+            rows[len(rows) - count :]
+            for rows, count in zip(_split(hidden, lengths), last, strict=True)
+        ]
+        logits = self.decoder.logits(wanted[0] if len(wanted) == 1 else torch.cat(wanted))
         return Forward(
-            list(torch.split(logits, [len(rows) for rows in wanted])),
-            None if features is None else list(torch.split(features, lengths)),
+            _split(logits, last), None if features is None else _split(features, lengths)
         )
 
 
@@ -219,6 +222,13 @@ def load_model(
     with torch.inference_mode():
         decoder = Decoder(config, Weights(checkpoint, precision, device))
     return Target(checkpoint.folder, decoder, threads)
+
+
+def _split(rows: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    """Each sequence's rows. For a step's few `torch.split` takes several times as long."""
+    return [
+        rows[end - length : end] for length, end in zip(lengths, accumulate(lengths), strict=True)
+    ]
 
 
 def head_weight(target: Target) -> Tensor:

@@ -63,7 +63,7 @@ class TreeRows:
         self._spans = spans
 
     def rows(self) -> CachedRows:
-        """Where the rows' keys and values are put and which they see (see `OverCache`)."""
+        """Where the rows' keys and values are put and which they see (see `CachedRows`)."""
         places: list[tuple[int, int, int]] = []
         tails: list[Sequence[int]] = []
         for span in self._spans:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dspark.attention import Attention, SlotAttention
-from dspark.cached_rows import OverCache
+from dspark.cached_rows import rows_of
 from dspark.calibration import Calibration
 from dspark.checkpoint import Checkpoint, Weights, find_checkpoint
 from dspark.decoder import DecoderConfig, DecoderLayer, Rotation
@@ -267,8 +267,8 @@ class DSparkDrafter:
             `[tokens, hidden]`, after the final norm.
         """
         hidden = self._target.embed(token_ids)
-        if self._stack is not None and isinstance(attention, OverCache):
-            self._stack(hidden, positions, attention.rows())
+        if self._stack is not None and (rows := rows_of(attention)) is not None:
+            self._stack(hidden, positions, rows)
         else:
             rotation = self._rotation(positions)
             for layer in self._layers:

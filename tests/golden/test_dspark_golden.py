@@ -45,6 +45,7 @@ def cycles(generation: Any, count: int) -> list[dict[str, Any]]:
             start += len(step.committed)
         if len(found) == count:
             generation.cancel()
+            break  # steps may have been made since
     return found
 
 
