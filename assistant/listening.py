@@ -1,24 +1,14 @@
-"""The user's side of the dialogue: from sound to a user item whose words are known."""
+"""The user's side of the dialogue: from sound to an utterance that is over."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, replace
 
 from assistant.context import Context
 from assistant.effects import (
     AudioCleared,
-    AudioCommitted,
     Hasten,
-    ItemAdded,
-    ItemDone,
     SpeechStarted,
     SpeechStopped,
-    StageFailed,
-    Transcribe,
-    TranscriptCompleted,
-    TranscriptionFailed,
     TranscriptSoFar,
-    UtteranceDiscarded,
 )
 from assistant.events import (
     INPUT_RATE_HZ,
@@ -30,12 +20,11 @@ from assistant.events import (
     TurnEndJudged,
 )
 from assistant.hearing import Change, Hearing, Utterance
-from assistant.items import Failure, Item, ItemStatus, Role
+from assistant.items import Item, ItemStatus, Role
+from assistant.recognising import Recognising, transcription
 from assistant.settings import TurnDetection
 from assistant.turn import Turn, TurnState
-from audio.cadence import FIRST_COST_S
-from audio.streaming import Attempt, Hypothesis, Kind, StreamingUtterance
-from audio.words import normalise
+from audio.streaming import Hypothesis, StreamingUtterance
 
 MIN_COMMIT_MS = 100
 """A client that commits less audio than this has made a mistake; say so."""
@@ -45,42 +34,16 @@ RECENT_MS = 200
 """Words that were heard up to so long before the last voiced sample may be all of them."""
 
 
-@dataclass(slots=True)
-class _Ended:
-    """An utterance that is over, and the attempt that will tell its words."""
-
-    turn: Turn
-    utterance: Utterance
-    words: StreamingUtterance
-    decisive: Attempt | None
-
-
 class Listening:
-    """The utterance going on (`turn`) and those whose words are not known yet.
+    """The utterance going on, if there is one, and its turn; `Recognising` has those before it."""
 
-    An utterance that the endpoint closed enters the conversation when it turns out to hold words;
-    one that the client committed in manual mode enters it at once.
-    """
-
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, recognising: Recognising) -> None:
         self._context = context
+        self._recognising = recognising
         self.turn: Turn | None = None
         self._words = StreamingUtterance(0, 0.0)
-        self._recognising: dict[int, _Ended] = {}
-        self._known: list[TranscriptReady] = []
-        self._cost_s = FIRST_COST_S
         self._buffer_start = 0
         self._hearing = self._new_hearing()
-
-    @property
-    def recognising(self) -> bool:
-        """Whether words were said that are not known yet."""
-        return bool(self._recognising)
-
-    @property
-    def recognising_turns(self) -> list[Turn]:
-        """The turns whose words are not known yet."""
-        return [ended.turn for ended in self._recognising.values()]
 
     @property
     def end_sample(self) -> int:
@@ -89,27 +52,19 @@ class Listening:
 
     @property
     def deadline_s(self) -> float | None:
-        """When `check_deadlines` has something to do."""
-        moments = [turn.deadline_s for turn in self.recognising_turns]
-        moments.append(self._hearing.stalls_s)
-        return min((moment for moment in moments if moment is not None), default=None)
+        """When `check_stall` has something to do."""
+        return self._hearing.stalls_s
 
     @property
     def needed_from(self) -> int:
         """The first input sample that may still be asked for."""
         if self._context.settings.turn_detection is None:
             return self._buffer_start
-        ended = (ended.utterance.start_sample for ended in self._recognising.values())
-        return min((self._hearing.needed_from(), *ended))
+        return min((self._hearing.needed_from(), *self._recognising.needed_from))
 
     def awaits(self, turn_id: int, attempt: int) -> bool:
         """Whether the result of this attempt at a turn's words is still wanted."""
-        words = self._words_of(turn_id)
-        return words is not None and words.awaits(attempt)
-
-    def uses(self, item_id: str) -> bool:
-        """Whether the item's words are being recognised."""
-        return any(turn.item_id == item_id for turn in self.recognising_turns)
+        return self.goes_on(turn_id) and self._words.awaits(attempt)
 
     def on_audio(self, frame: AudioAnalysed) -> Change | None:
         """Take a window of sound; begin, go on with, or end the utterance it belongs to."""
@@ -120,7 +75,9 @@ class Listening:
         if change == "started":
             item_id = self._context.new_id("item")
             self.turn = self._context.new_turn("spoken", item_id)
-            self._words = StreamingUtterance(self._hearing.start_sample, now, self._cost_s)
+            self._words = StreamingUtterance(
+                self._hearing.start_sample, now, self._recognising.cost_s
+            )
             self._context.emit(SpeechStarted(item_id, _milliseconds(self._hearing.start_sample)))
         elif change == "paused":
             assert self.turn is not None
@@ -133,9 +90,9 @@ class Listening:
             last_voiced = self._hearing.last_voiced_sample
             attempt = self._words.hear(now, frame.end_sample, last_voiced, frame.probability)
             if attempt is not None:
-                self._ask(self.turn, attempt)
+                self._context.emit(transcription(self.turn, attempt))
             elif change == "paused":
-                self._hasten(self.turn, self._words.coming(last_voiced), "pause")
+                self._hasten(self.turn, last_voiced)
         return change
 
     def _go_on(self) -> None:
@@ -180,7 +137,7 @@ class Listening:
         """Take words of the utterance going on; return whether more of them are stable."""
         assert self.turn is not None and self.turn.item_id is not None
         before = self._words.stable, self._words.tentative
-        self._take_result(self.turn, self._words, event)
+        self._recognising.take_result(self.turn, self._words, event)
         after = self._words.stable, self._words.tentative
         if after != before:
             self._context.emit(TranscriptSoFar(self.turn.item_id, *after))
@@ -191,10 +148,6 @@ class Listening:
         """The words of the utterance going on that will hardly change any more."""
         return self._words.stable if self.turn is not None else ""
 
-    def take_known_words(self) -> TranscriptReady | None:
-        """Return the words of an utterance that is over, once for each."""
-        return self._known.pop(0) if self._known else None
-
     def end_utterance(self) -> None:
         """The utterance going on is over: ask for its words, if no attempt has heard them all."""
         turn, self.turn = self.turn, None
@@ -203,7 +156,8 @@ class Listening:
         end_ms = _milliseconds(utterance.end_sample)
         voiced_ms = _milliseconds(utterance.last_voiced_sample)
         self._context.emit(SpeechStopped(turn.item_id, end_ms, voiced_ms))
-        self._recognise(turn, utterance, self._words)
+        self._buffer_start = utterance.end_sample
+        self._recognising.begin(turn, utterance, self._words)
 
     def commit(self, command: CommitAudio) -> None:
         """End the utterance by the client's word; in manual mode all buffered audio is one."""
@@ -226,9 +180,10 @@ class Listening:
         now = self._context.now
         spoken_s = (end - start) / INPUT_RATE_HZ
         turn = self._context.new_turn("spoken", item_id)
-        words = StreamingUtterance(start, now, self._cost_s)
-        self._recognise(turn, Utterance(start, end, end, now - spoken_s, now), words)
-        self._enter(Item(item_id, Role.USER, None, True, ItemStatus.COMPLETED))
+        words = StreamingUtterance(start, now, self._recognising.cost_s)
+        self._buffer_start = end
+        self._recognising.begin(turn, Utterance(start, end, end, now - spoken_s, now), words)
+        self._recognising.enter(Item(item_id, Role.USER, None, True, ItemStatus.COMPLETED))
 
     def clear(self, command: ClearAudio) -> None:
         """Forget the audio so far, and the utterance going on with it."""
@@ -248,160 +203,25 @@ class Listening:
         """Drop the utterance going on, if there is one."""
         turn, self.turn = self.turn, None
         if turn is not None:
-            self._discard(turn, reason)
+            self._recognising.discard(turn, reason)
 
-    def on_result(self, event: TranscriptReady) -> None:
-        """Take the result of an attempt at an utterance that is over."""
-        ended = self._recognising[event.turn_id]
-        attempt = self._take_result(ended.turn, ended.words, event)
-        if attempt is not ended.decisive:
-            return
-        newest = ended.words.newest
-        assert newest is not None
-        if not newest.found and attempt.kind != "final":
-            self._ask_for_all(ended)  # it was too early
-            return
-        # A decoder that loops says nothing against what was heard twice before.
-        looped = event.rejection == "repetition"
-        text = ended.words.stable if looped else newest.text
-        self._known.append(replace(event, text=text))
+    def on_failure(self, event: TranscriptFailed) -> None:
+        """Take note that an attempt at the utterance going on failed."""
+        self._words.on_failure(event.attempt)
 
-    def on_transcript(self, event: TranscriptReady) -> Turn | None:
-        """Take the words of an utterance that is over; return its turn if there were any."""
-        ended = self._recognising.pop(event.turn_id)
-        turn, utterance = ended.turn, ended.utterance
-        turn.transcript = event.text
-        if not turn.transcript:
-            self._discard(turn, event.rejection or "no_words")
-            return None
-        assert turn.item_id is not None
-        self._write(turn.item_id, turn.transcript, ItemStatus.COMPLETED)
-        seconds = (utterance.end_sample - utterance.start_sample) / INPUT_RATE_HZ
-        self._context.emit(TranscriptCompleted(turn.item_id, turn.transcript, seconds))
-        return turn
-
-    def on_failure(self, event: TranscriptFailed) -> Turn | None:
-        """Take note that an attempt failed; return the turn if its words will not be known."""
-        ended = self._recognising.get(event.turn_id)
-        if ended is None:
-            self._words.on_failure(event.attempt)
-            return None
-        ended.words.on_failure(event.attempt)
-        decisive = ended.decisive
-        if decisive is None or decisive.number != event.attempt:
-            return None
-        if decisive.kind != "final":
-            self._ask_for_all(ended)
-            return None
-        return self._give_up(event.turn_id, event.failure)
-
-    def _give_up(self, turn_id: int, failure: Failure) -> Turn:
-        turn = self._recognising.pop(turn_id).turn
-        assert turn.item_id is not None
-        self._write(turn.item_id, "", ItemStatus.INCOMPLETE)
-        self._context.emit(TranscriptionFailed(turn.item_id, failure))
-        self._context.emit(StageFailed("asr", failure))
-        return turn
-
-    def check_deadlines(self) -> list[tuple[Turn, Failure]]:
-        """End an utterance whose microphone fell silent; return the turns without words in time."""
-        now = self._context.now
+    def check_stall(self) -> None:
+        """End an utterance whose microphone fell silent."""
         stalls_s = self._hearing.stalls_s
-        if self.turn is not None and stalls_s is not None and now >= stalls_s:
+        if self.turn is not None and stalls_s is not None and self._context.now >= stalls_s:
             self.end_utterance()
-        late = Failure("transcript_timeout", "The words were not recognised in time; say it again.")
-        return [
-            (self._give_up(turn.turn_id, late), late)
-            for turn in self.recognising_turns
-            if turn.deadline_s is not None and now >= turn.deadline_s
-        ]
 
     # -- inside -------------------------------------------------------------------------
 
-    def _words_of(self, turn_id: int) -> StreamingUtterance | None:
-        if self.goes_on(turn_id):
-            return self._words
-        return self._recognising[turn_id].words if turn_id in self._recognising else None
-
-    def _take_result(
-        self, turn: Turn, words: StreamingUtterance, event: TranscriptReady
-    ) -> Attempt:
-        """Take what an attempt heard; note when its words were known first."""
-        before = words.newest.text if words.newest is not None else ""
-        attempt = words.on_result(event.attempt, event.text, event.segments, self._context.now)
-        self._cost_s = words.cost_s
-        assert words.newest is not None
-        if normalise(words.newest.text) != normalise(before):
-            turn.timeline.transcript_s = self._context.now
-        return attempt
-
-    def _recognise(self, turn: Turn, utterance: Utterance, words: StreamingUtterance) -> None:
-        """Wait for the words of an utterance that is over, unless they are known."""
-        assert turn.item_id is not None
-        context = self._context
-        turn.timeline.speech_start_s = utterance.speech_start_s
-        turn.timeline.speech_end_s = utterance.speech_end_s
-        turn.timeline.endpoint_s = context.now
-        turn.become(TurnState.COMMITTED, context.now + context.limits.transcript_deadline_s)
-        self._buffer_start = utterance.end_sample
-        known = words.words(utterance.last_voiced_sample)
-        coming = words.coming(utterance.last_voiced_sample)
-        ended = _Ended(turn, utterance, words, coming)
-        self._recognising[turn.turn_id] = ended
-        if known is not None:
-            self._known.append(TranscriptReady(turn.turn_id, known.attempt.number, known.text))
-        elif coming is None:
-            self._ask_for_all(ended)
-        else:
-            self._hasten(turn, coming, "final")
-
-    def _ask_for_all(self, ended: _Ended) -> None:
-        utterance = ended.utterance
-        end, last_voiced = utterance.end_sample, utterance.last_voiced_sample
-        attempt = ended.words.ask("final", self._context.now, end, last_voiced)
-        ended.decisive = attempt
-        self._ask(ended.turn, attempt)
-
-    def _ask(self, turn: Turn, attempt: Attempt) -> None:
-        self._context.emit(
-            Transcribe(
-                turn.turn_id,
-                attempt.number,
-                attempt.start_sample,
-                attempt.end_sample,
-                attempt.kind,
-            )
-        )
-
-    def _hasten(self, turn: Turn, coming: Attempt | None, kind: Kind) -> None:
-        """Let an attempt that was asked for early wait no longer than one of this kind."""
+    def _hasten(self, turn: Turn, last_voiced: int) -> None:
+        """The user may have finished: words on their way that may be all can wait no longer."""
+        coming = self._words.coming(last_voiced)
         if coming is not None:
-            self._context.emit(Hasten(turn.turn_id, coming.number, kind))
-
-    def _write(self, item_id: str, text: str, status: ItemStatus) -> None:
-        """Set what an utterance says; if it is not in the conversation yet, it enters it now."""
-        if item_id in self._context.history:
-            self._context.history.write(item_id, text, status)
-        else:
-            self._enter(Item(item_id, Role.USER, text, True, status))
-
-    def _enter(self, item: Item) -> None:
-        context = self._context
-        previous = context.history.last_id
-        context.history.add(item)
-        context.emit(AudioCommitted(item.item_id, previous))
-        context.emit(ItemAdded(item, previous))
-        context.emit(ItemDone(item, previous))
-
-    def _discard(self, turn: Turn, reason: str) -> None:
-        assert turn.item_id is not None
-        context = self._context
-        if turn.item_id in context.history:
-            context.history.write(turn.item_id, "", ItemStatus.INCOMPLETE)
-            silent = Failure("no_words", f"The committed audio holds no words ({reason}).")
-            context.emit(TranscriptionFailed(turn.item_id, silent))
-        context.emit(UtteranceDiscarded(turn.item_id, reason))
-        context.end_turn(turn, TurnState.DISCARDED)
+            self._context.emit(Hasten(turn.turn_id, coming.number, "pause"))
 
     def _new_hearing(self) -> Hearing:
         limits = self._context.limits

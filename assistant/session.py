@@ -51,6 +51,7 @@ from assistant.events import (
 from assistant.history import ROOT, History
 from assistant.items import Failure, Item, ItemStatus, Message, Role
 from assistant.listening import Listening
+from assistant.recognising import Recognising
 from assistant.settings import Settings
 from assistant.turn import Turn, TurnState
 
@@ -82,7 +83,8 @@ class Session:
         id_prefix: str = "",
     ) -> None:
         self._context = Context(settings, limits or Limits(), voice_rate_hz, id_prefix)
-        self._listening = Listening(self._context)
+        self._recognising = Recognising(self._context)
+        self._listening = Listening(self._context, self._recognising)
         self._answering = Answering(self._context)
         self._wanted: Wanted | None = None
         self._silence_broken = False
@@ -105,7 +107,12 @@ class Session:
     @property
     def deadline(self) -> float | None:
         """When `TimePassed` is due if nothing else happens, on the clock of `now`."""
-        moments = (self._listening.deadline_s, self._answering.deadline_s, self._idle_deadline_s())
+        moments = (
+            self._listening.deadline_s,
+            *self._recognising.deadlines_s,
+            self._answering.deadline_s,
+            self._idle_deadline_s(),
+        )
         return min((moment for moment in moments if moment is not None), default=None)
 
     @property
@@ -127,7 +134,7 @@ class Session:
     def turns(self) -> list[Turn]:
         """The turns that have not ended."""
         wanted = self._wanted.turn if self._wanted is not None else None
-        turns = (self._listening.turn, *self._listening.recognising_turns, wanted)
+        turns = (self._listening.turn, *self._recognising.turns, wanted)
         return [turn for turn in (*turns, self._answering.turn) if turn is not None]
 
     @property
@@ -140,7 +147,10 @@ class Session:
     def _is_current(self, event: Event) -> bool:
         match event:
             case TranscriptReady() | TranscriptFailed():
-                return self._listening.awaits(event.turn_id, event.attempt)
+                turn_id, attempt = event.turn_id, event.attempt
+                return self._listening.awaits(turn_id, attempt) or self._recognising.awaits(
+                    turn_id, attempt
+                )
             case TurnEndJudged():
                 return self._listening.goes_on(event.turn_id)
             case TextGenerated() | TextFinished() | TextFailed():
@@ -156,9 +166,7 @@ class Session:
             case TranscriptReady():
                 self._on_result(event)
             case TranscriptFailed():
-                turn = self._listening.on_failure(event)
-                if turn is not None:
-                    self._answer_after(turn, event.failure)
+                self._on_failure(event)
             case TurnEndJudged():
                 self._listening.on_judged(event)
             case TextGenerated():
@@ -220,16 +228,24 @@ class Session:
 
     def _on_result(self, event: TranscriptReady) -> None:
         if not self._listening.goes_on(event.turn_id):
-            self._listening.on_result(event)
+            self._recognising.on_result(event)
             return
         if self._listening.on_partial(event):
             self._prefill()
         self._foresee()
 
+    def _on_failure(self, event: TranscriptFailed) -> None:
+        if self._listening.goes_on(event.turn_id):
+            self._listening.on_failure(event)
+            return
+        turn = self._recognising.on_failure(event)
+        if turn is not None:
+            self._answer_after(turn, event.failure)
+
     def _on_words(self, event: TranscriptReady) -> None:
         """Go on with an utterance that is over and recognised."""
         said = self._answering.as_prepared(event.turn_id, event.text)
-        turn = self._listening.on_transcript(replace(event, text=said))
+        turn = self._recognising.on_transcript(replace(event, text=said))
         if turn is not None:
             self._answer_after(turn)
         elif self._wanted is not None:
@@ -270,7 +286,7 @@ class Session:
         if detection is None or detection.pause_ms is None or not detection.create_response:
             return False
         free = self._wanted is None and not self._answering.active
-        return free and not self._listening.recognising
+        return free and not self._recognising.turns
 
     def _answer_after(self, turn: Turn, failure: Failure | None = None) -> None:
         """Go on with a turn whose words are known (or, after a failure, never will be)."""
@@ -280,7 +296,7 @@ class Session:
         if not automatic and not asked:
             end = TurnState.DONE if failure is None else TurnState.FAILED
             self._context.end_turn(turn, end)
-        elif self._listening.recognising or (self._user_goes_on and not asked):
+        elif self._recognising.turns or (self._user_goes_on and not asked):
             self._context.end_turn(turn, TurnState.INTERRUPTED)  # a later turn answers both
         else:
             command = self._wanted.command if self._wanted is not None else CreateResponse()
@@ -292,7 +308,7 @@ class Session:
         detection = self.settings.turn_detection
         automatic = detection is not None and detection.create_response
         free = self._wanted is None and self._answering.answer is None
-        busy = self._listening.turn is not None or self._listening.recognising
+        busy = self._listening.turn is not None or bool(self._recognising.turns)
         if automatic and free and not busy and self.history.awaits_answer:
             self._wanted = Wanted(CreateResponse())
 
@@ -337,7 +353,7 @@ class Session:
         if not self._exists(item_id, command.command_id):
             return
         made = answer is not None and answer.response.item_id == item_id
-        if made or self._listening.uses(item_id):
+        if made or self._recognising.uses(item_id):
             message = "The item is still being made; cancel the response or wait for its end."
             self._context.refuse(command.command_id, "item_in_use", message, "item_id")
         else:
@@ -357,15 +373,16 @@ class Session:
 
     def _advance(self) -> None:
         """Do what has become possible or due, whatever the event was."""
-        for turn, failure in self._listening.check_deadlines():
+        self._listening.check_stall()
+        for turn, failure in self._recognising.give_up_late():
             self._answer_after(turn, failure)
-        while (known := self._listening.take_known_words()) is not None:
+        while (known := self._recognising.take_known_words()) is not None:
             self._on_words(known)
         idle_s = self._idle_deadline_s()
         if idle_s is not None and self._context.now >= idle_s:
             self._break_silence()
         self._answering.advance()
-        ready = not self._answering.active and not self._listening.recognising
+        ready = not self._answering.active and not self._recognising.turns
         if self._wanted is not None and ready:
             wanted, self._wanted = self._wanted, None
             answered = wanted.turn or self._context.new_turn("written")
