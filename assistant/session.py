@@ -15,10 +15,6 @@ from assistant.context import Context, Limits
 from assistant.effects import (
     Effect,
     IdleTimeout,
-    ItemAdded,
-    ItemDeleted,
-    ItemDone,
-    ItemRetrieved,
     JudgeTurnEnd,
     SettingsChanged,
 )
@@ -48,8 +44,9 @@ from assistant.events import (
     TurnEndJudged,
     UpdateSettings,
 )
-from assistant.history import ROOT, History
-from assistant.items import Failure, Item, ItemStatus, Message, Role
+from assistant.history import History
+from assistant.item_commands import ItemCommands
+from assistant.items import Failure, Message, Role
 from assistant.listening import Listening
 from assistant.recognising import Recognising
 from assistant.settings import Settings
@@ -86,6 +83,7 @@ class Session:
         self._recognising = Recognising(self._context)
         self._listening = Listening(self._context, self._recognising)
         self._answering = Answering(self._context)
+        self._items = ItemCommands(self._context, self._recognising, self._answering)
         self._wanted: Wanted | None = None
         self._silence_broken = False
         """The user was asked after a silence and has not said anything since."""
@@ -196,15 +194,13 @@ class Session:
             case ClearPlayback():
                 self._interrupt_for_client()
             case TruncateItem():
-                if self._exists(event.item_id, event.command_id):
-                    self._answering.truncate(event)
+                self._items.truncate(event)
             case CreateItem():
-                self._on_create_item(event)
+                self._items.create(event)
             case DeleteItem():
-                self._on_delete_item(event)
+                self._items.delete(event)
             case RetrieveItem():
-                if self._exists(event.item_id, event.command_id):
-                    self._context.emit(ItemRetrieved(self.history[event.item_id]))
+                self._items.retrieve(event)
             case UpdateSettings():
                 self._on_settings(event)
             case TimePassed():
@@ -334,33 +330,6 @@ class Session:
         self._drop_wanted()
         self._answering.interrupt("client_cancelled")
 
-    def _on_create_item(self, command: CreateItem) -> None:
-        context, after = self._context, command.previous_item_id
-        item_id = command.item_id or context.new_id("item")
-        if item_id in self.history:
-            message = f"There is an item {item_id!r} already; choose another id."
-            context.refuse(command.command_id, "item_already_exists", message, "item.id")
-        elif after is None or after == ROOT or self._exists(after, command.command_id, "previous_"):
-            heard = command.text if command.role is Role.ASSISTANT else None
-            item = Item(item_id, command.role, command.text, False, ItemStatus.COMPLETED, heard)
-            self.history.add(item, after)
-            previous = self.history.previous_id(item_id)
-            context.emit(ItemAdded(item, previous))
-            context.emit(ItemDone(item, previous))
-
-    def _on_delete_item(self, command: DeleteItem) -> None:
-        item_id, answer = command.item_id, self._answering.answer
-        if not self._exists(item_id, command.command_id):
-            return
-        made = answer is not None and answer.response.item_id == item_id
-        if made or self._recognising.uses(item_id):
-            message = "The item is still being made; cancel the response or wait for its end."
-            self._context.refuse(command.command_id, "item_in_use", message, "item_id")
-        else:
-            self.history.remove(item_id)
-            self._answering.forget(item_id)
-            self._context.emit(ItemDeleted(item_id))
-
     def _on_settings(self, command: UpdateSettings) -> None:
         before = self.settings.turn_detection
         self._context.settings = command.settings
@@ -418,11 +387,3 @@ class Session:
         wanted, self._wanted = self._wanted, None
         if wanted is not None and wanted.turn is not None:
             self._context.end_turn(wanted.turn, TurnState.INTERRUPTED)
-
-    def _exists(self, item_id: str, command_id: str | None, prefix: str = "") -> bool:
-        """Whether the conversation holds the item; if not, the command is refused."""
-        if item_id in self.history:
-            return True
-        message = f"The conversation holds no item {item_id!r}."
-        self._context.refuse(command_id, "item_not_found", message, f"{prefix}item_id")
-        return False
