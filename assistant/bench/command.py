@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,11 +95,21 @@ def bench(
             api_key=api_key,
         )
         played: list[Played] = []
-        with suppress(KeyboardInterrupt):  # what there is by then is shown
+        with suppress(KeyboardInterrupt), stopped_like_ctrl_c():  # what there is by then is shown
             _carry_out(plan, played)
         if not played:
             raise typer.Exit(terminal.FAILED)
         _show(plan, played, json_file, plot)
+
+
+@contextmanager
+def stopped_like_ctrl_c() -> Iterator[None]:
+    """Let whatever else ends the bench, as `timeout` does, leave no server behind either."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _carry_out(plan: Plan, played: list[Played]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -416,3 +418,21 @@ def test_a_run_without_a_turn_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(run, "measure", measure)
     assert bench().exit_code == 1
+
+
+def test_a_terminated_run_ends_like_one_that_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its servers are in processes of their own, which would go on for ever."""
+    stopped = list[str]()
+
+    async def measure(*_: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.sleep(60)
+        finally:
+            stopped.append("the servers")
+
+    monkeypatch.setattr(run, "measure", measure)
+    assert bench().exit_code == 1
+    assert stopped == ["the servers"]
