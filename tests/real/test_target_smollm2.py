@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,8 @@ from dspark.linear import Linear
 from dspark.target import Span
 
 pytestmark = pytest.mark.real
+
+Tokens = tuple[int, ...]
 
 NEW_TOKENS = 12
 QUESTIONS = [
@@ -53,39 +56,61 @@ def target(smollm2_gguf: Path) -> Target:
 
 @pytest.fixture(scope="module")
 def engine(target: Target) -> Iterator[Engine]:
-    with Engine(target) as engine:
+    with Engine(target, slots=8, context_tokens=256) as engine:
         yield engine
 
 
-def prompt(target: Target, question: str) -> list[int]:
-    return target.tokenizer.chat([{"role": "user", "content": question}])
+@pytest.fixture(scope="module", params=["int8", "int4"])
+def rough(request: pytest.FixtureRequest, smollm2_gguf: Path) -> Target:
+    """The same in integers."""
+    return load_target(smollm2_gguf, dtype=request.param)
 
 
-def test_greedy_answers_are_those_of_transformers(engine: Engine) -> None:
+@pytest.fixture(scope="module")
+def reference(smollm2_gguf: Path) -> Any:
+    """What transformers makes of the same file; its annotations are at odds with its use."""
+    pytest.importorskip("accelerate")  # transformers reads GGUF only with it
     transformers = pytest.importorskip("transformers")
-    target = engine.target
-    reference = transformers.AutoModelForCausalLM.from_pretrained(
-        target.folder, dtype=torch.float32
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        smollm2_gguf.parent, gguf_file=smollm2_gguf.name, dtype=torch.float32
     )
-    for question in QUESTIONS:
-        ids = prompt(target, question)
+
+
+def prompt(target: Target, question: str) -> tuple[int, ...]:
+    return tuple(target.tokenizer.chat([{"role": "user", "content": question}]))
+
+
+def answers(engine: Engine, questions: Sequence[str], tokens: int) -> dict[Tokens, Tokens]:
+    """Greedy answers by their prompts, several at once."""
+    params = SamplingParams(max_new_tokens=tokens)
+    prompts = [prompt(engine.target, question) for question in questions]
+    generations = {ids: engine.submit(ids, params) for ids in prompts}
+    return {
+        ids: tuple(token for step in generation for token in step.committed)
+        for ids, generation in generations.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def said(engine: Engine) -> dict[Tokens, Tokens]:
+    """What float32 answers."""
+    return answers(engine, QUESTIONS[:6], 40)
+
+
+def test_greedy_answers_are_those_of_transformers(engine: Engine, reference: Any) -> None:
+    """It is shown our answers, and each token must be what it would have said then."""
+    stops = engine.target.stop_token_ids
+    for ids, answer in answers(engine, QUESTIONS, NEW_TOKENS).items():
         with torch.inference_mode():
-            expected = reference.generate(
-                torch.tensor([ids]), max_new_tokens=NEW_TOKENS, do_sample=False
-            )[0, len(ids) :].tolist()
-        stops = target.stop_token_ids
-        result = engine.generate(ids, SamplingParams(max_new_tokens=NEW_TOKENS))
-        assert list(result.token_ids) == [token for token in expected if token not in stops]
+            logits = reference(torch.tensor([[*ids, *answer]])).logits[0, len(ids) - 1 :]
+        *expected, next_one = logits.argmax(-1).tolist()
+        assert list(answer) == expected
+        assert len(answer) == NEW_TOKENS or next_one in stops
 
 
 def test_the_weights_are_those_that_transformers_reads_from_the_file(
-    target: Target, smollm2_gguf: Path
+    target: Target, reference: Any
 ) -> None:
-    pytest.importorskip("accelerate")  # transformers reads GGUF only with it
-    transformers = pytest.importorskip("transformers")
-    reference = transformers.AutoModelForCausalLM.from_pretrained(
-        smollm2_gguf.parent, gguf_file=smollm2_gguf.name, dtype=torch.float32
-    )
     expected: Mapping[str, torch.Tensor] = reference.state_dict()
     checkpoint = Checkpoint(target.folder)
     for name, tensor in expected.items():
@@ -116,14 +141,10 @@ def test_a_dialogues_next_turn_computes_only_what_is_new(engine: Engine) -> None
         assert fresh.generate(second, params).token_ids == found
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int4"])
-def test_integers_answer_like_float32(dtype: str, engine: Engine, smollm2_gguf: Path) -> None:
+def test_integers_answer_like_float32(rough: Target, said: dict[Tokens, Tokens]) -> None:
     """Teacher-forced on float32's own answers; bfloat16 agrees on 97 % of such tokens."""
-    exact, rough = engine.target, load_target(smollm2_gguf, dtype=dtype)
     agreeing = total = 0
-    for question in QUESTIONS[:6]:
-        ids = prompt(exact, question)
-        answer = engine.generate(ids, SamplingParams(max_new_tokens=40)).token_ids
+    for ids, answer in said.items():
         span = Span(0, 0, [*ids, *answer], len(answer) + 1)
         with torch.inference_mode():
             logits = rough.forward([span], rough.new_cache(1, span.stop)).logits[0][:-1]
@@ -177,16 +198,12 @@ class HalfRight:
         return drafts
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int4"])
-def test_integer_answers_are_the_same_bits_with_drafts_and_in_company(
-    dtype: str, smollm2_gguf: Path
-) -> None:
-    target = load_target(smollm2_gguf, dtype=dtype)
+def test_integer_answers_are_the_same_bits_with_drafts_and_in_company(rough: Target) -> None:
     params = SamplingParams(max_new_tokens=30)
-    prompts = [tuple(prompt(target, question)) for question in QUESTIONS[:8]]
-    with Engine(target) as plain:
+    prompts = [prompt(rough, question) for question in QUESTIONS[:8]]
+    with Engine(rough) as plain:
         known = {ids: plain.generate(ids, params).token_ids for ids in prompts}
-    with Engine(target, HalfRight(known)) as engine:
+    with Engine(rough, HalfRight(known)) as engine:
         generations = [engine.submit(ids, params) for ids in prompts]
         for ids, generation in zip(prompts, generations, strict=True):
             steps = list(generation)
