@@ -13,6 +13,7 @@ PIP_ARGS =
 PYTEST_ARGS =
 
 BIN = .venv/bin
+LONG = tests/real/test_target_smollm2.py
 PIP = $(BIN)/python -m pip --disable-pip-version-check install $(PIP_ARGS)
 
 .PHONY: install run models test clean
@@ -39,14 +40,16 @@ models: install
 run: models
 	@$(BIN)/assistant serve --config $(CONFIG)
 
-# What only computes runs in two processes; what is played in real time has the machine to itself.
+# What only computes runs in two processes, each file in one of them so that what its tests share is
+# made once, the longest first; what is played in real time has the machine to itself.
 test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/assistant models pull
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/unit tests/golden tests/timing $(PYTEST_ARGS)
-	$(BIN)/pytest tests/browser tests/protocol tests/real $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder \
+	    $(LONG) tests/unit tests/golden tests/timing tests/protocol $(PYTEST_ARGS)
+	$(BIN)/pytest tests/browser tests/real $(LONG:%=--ignore=%) $(PYTEST_ARGS)
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
