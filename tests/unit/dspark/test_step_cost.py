@@ -6,17 +6,20 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dspark import Target
+from dspark.drafters import Draft, PromptLookupDrafter
 from dspark.errors import InvalidRequest
 from dspark.step_cost import (
     StepCostTable,
     cache_folder,
     cached_profile,
+    drafter_measure,
     machine_name,
     processor_name,
     profile,
@@ -228,6 +231,29 @@ def test_a_step_is_timed_with_logits_for_every_token(
     assert target_measure(target)(3) > 0
     (span,) = computed
     assert (len(span.tokens), span.logits) == (3, 3)
+
+
+def test_a_draft_is_timed_behind_a_step_of_its_target(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is at work, where the step has driven the drafter's weights out of the caches."""
+    happened: list[str] = []
+    forward, drafter = target.forward, PromptLookupDrafter(target, 3)
+    draft = drafter.draft
+
+    def stepping(*arguments: Any) -> Forward:
+        happened.append("step")
+        return forward(*arguments)
+
+    def drafting(*arguments: Any) -> list[Draft]:
+        happened.append("draft")
+        return draft(*arguments)
+
+    monkeypatch.setattr(target, "forward", stepping)
+    monkeypatch.setattr(drafter, "draft", drafting)
+    measure = drafter_measure(target, drafter)
+    assert all(measure(sequences) > 0 for sequences in (1, 2))
+    assert happened == ["step", "draft"] * 2
 
 
 def test_a_machine_is_named_by_its_processor_and_threads() -> None:
