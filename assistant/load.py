@@ -3,41 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class CertainWork:
-    """The work going on for turns that are over; enter it while doing some.
+    """The work for turns that are over, or may just be, by the sessions that it is done for.
 
     Workers order their own jobs by urgency, but share the processor with each other. So what can
-    wait, waits here until no certain work is going on anywhere.
+    wait, waits here.
     """
 
     def __init__(self) -> None:
-        self._count = 0
-        self._none = asyncio.Event()
-        self._none.set()
+        self._sessions: Counter[object] = Counter()
+        self._waiting: set[asyncio.Event] = set()
 
-    def __enter__(self) -> None:
-        self._count += 1
-        self._none.clear()
+    @contextmanager
+    def of(self, session: object) -> Iterator[None]:
+        """Certain work for `session` goes on as long as this lasts."""
+        self._sessions[session] += 1
+        try:
+            yield
+        finally:
+            self._sessions[session] -= 1
+            if not self._sessions[session]:
+                del self._sessions[session]
+            self.look_again()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._count -= 1
-        if not self._count:
-            self._none.set()
+    def going_on(self, besides: object = None) -> bool:
+        """Whether there is any, not counting that for the session `besides`."""
+        return any(session is not besides for session in self._sessions)
 
-    @property
-    def going_on(self) -> bool:
-        """Whether there is any."""
-        return self._count > 0
+    async def until(self, free: Callable[[], bool]) -> None:
+        """Wait until `free` holds; it is looked at when some work has ended."""
+        while not free():
+            ended = asyncio.Event()
+            self._waiting.add(ended)
+            try:
+                await ended.wait()
+            finally:
+                self._waiting.discard(ended)
 
-    async def none(self) -> None:
-        """Wait until there is none."""
-        while self._count:
-            await self._none.wait()
+    def look_again(self) -> None:
+        """Let whoever waits see whether they still have to."""
+        for ended in self._waiting:
+            ended.set()

@@ -231,6 +231,7 @@ class SessionRuntime:
                     if self._guess == effect.generation:
                         self._guess = None
                         self._commitment.confirm()
+                        self._stages.certain_work.look_again()
                 case StopWork():
                     self._stop(effect.generation)
                 case _:
@@ -273,7 +274,7 @@ class SessionRuntime:
         attempt.task = self._spawn(self._transcribe(attempt))
 
     async def _transcribe(self, attempt: _Attempt) -> None:
-        stages, work = self._stages, attempt.work
+        stages, work, certain = self._stages, attempt.work, self._stages.certain_work
 
         def transcribe() -> Transcript:
             attempt.begun = True
@@ -282,9 +283,9 @@ class SessionRuntime:
         try:
             with ExitStack() as stack:
                 if work.kind == "partial":
-                    await stages.certain_work.none()
-                elif work.kind == "final":
-                    stack.enter_context(stages.certain_work)
+                    await certain.until(lambda: not certain.going_on())
+                else:
+                    stack.enter_context(certain.of(self))
                 heard = await stages.asr_worker.run(_URGENCIES[work.kind], transcribe)
         except Exception as error:
             failed = _failure("asr", error)
@@ -308,6 +309,8 @@ class SessionRuntime:
             self._prefilling.cancel()
 
     async def _prefill(self, work: Prefill) -> None:
+        certain = self._stages.certain_work
+        await certain.until(lambda: not certain.going_on(besides=self))
         try:
             await self._stages.language.prefill(work.messages)
         except (AssistantError, DSparkError) as error:
@@ -341,7 +344,8 @@ class SessionRuntime:
             async with AsyncExitStack() as stack:
                 certain = self._stages.certain_work
                 stack.callback(commitment.forget)
-                commitment.when_confirmed(lambda: stack.enter_context(certain))
+                commitment.when_confirmed(lambda: stack.enter_context(certain.of(self)))
+                await self._give_way(generation)
                 stream = await stack.enter_async_context(aclosing(pieces))
                 async for piece in stream:
                     if isinstance(piece, Ending):
@@ -350,6 +354,11 @@ class SessionRuntime:
                     self._feed(TextGenerated(generation, piece.text, piece.tokens, piece.step))
         except Exception as error:
             self._feed(TextFailed(generation, _failure("llm", error)))
+
+    async def _give_way(self, generation: int) -> None:
+        """As long as this is a guess, wait for what is certain for other sessions."""
+        certain = self._stages.certain_work
+        await certain.until(lambda: generation != self._guess or not certain.going_on(besides=self))
 
     async def _synthesise(self, work: Synthesise) -> None:
         generation, chunk = work.generation, work.chunk
@@ -361,6 +370,7 @@ class SessionRuntime:
             return Urgency.FIRST_CLAUSE if chunk == 0 else Urgency.LATER_CLAUSE
 
         try:
+            await self._give_way(generation)
             utterance = await worker.run(urgency, voice.speak, work.text, work.speed)
             words = tuple(
                 WordTime(word.start_char, word.end_char, word.end_sample)

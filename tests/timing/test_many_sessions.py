@@ -10,7 +10,14 @@ from assistant.effects import TurnFinished
 from assistant.events import Samples
 from assistant.settings import Settings, TurnDetection
 from assistant.stages import Stages
-from tests.fakes import ScriptedLanguageModel, ScriptedTranscriber, fake_stages, silence, speech
+from tests.fakes import (
+    ScriptedLanguageModel,
+    ScriptedTranscriber,
+    ToneVoice,
+    fake_stages,
+    silence,
+    speech,
+)
 from tests.timing.test_runtime import Talk
 from tests.virtual_time import run_in_virtual_time
 
@@ -51,7 +58,7 @@ def test_words_asked_for_in_time_do_not_wait_for_the_answers_of_others() -> None
         stages = fake_stages(transcriber=transcriber, asr_s=ASR_S)
         talk = talk_over(stages)
         async with talk.runtime:
-            with stages.certain_work:
+            with stages.certain_work.of("somebody else"):
                 await talk.hear(SPOKEN)
                 assert transcriber.heard == []
                 await talk.hear(silence(3.0))
@@ -104,3 +111,29 @@ def test_four_at_once_are_all_answered_from_their_guesses() -> None:
     turns = [finished(talk) for talk in run_in_virtual_time(script())]
     assert [turn.speculation for turn in turns] == ["hit"] * 4
     assert [turn.outcome for turn in turns] == ["done"] * 4
+
+
+def test_a_guess_begins_when_nothing_certain_goes_on_for_others() -> None:
+    """Its text and its sound; the turn's own words hold up nothing."""
+    transcriber, language, voice = ScriptedTranscriber(), ScriptedLanguageModel(), ToneVoice()
+
+    async def script() -> Talk:
+        stages = fake_stages(transcriber=transcriber, language=language, voice=voice, asr_s=0.02)
+        talk = talk_over(stages)
+        async with talk.runtime:
+            with stages.certain_work.of("somebody else"):
+                await talk.hear(np.concatenate((speech(1.0), silence(0.15))))
+                assert transcriber.heard and language.prompts == []
+            await talk.hear(silence(0.01))
+            assert len(language.prompts) == 1
+            with stages.certain_work.of("somebody else"):
+                await talk.hear(silence(SILENCE_S - 0.15 - 0.05))
+                assert voice.said == []
+                await talk.hear(silence(1.0))
+            await asyncio.sleep(10)
+        return talk
+
+    turn = finished(run_in_virtual_time(script()))
+    assert turn.speculation == "hit"
+    assert turn.timeline.added_latency_ms is not None
+    assert turn.timeline.added_latency_ms < 100

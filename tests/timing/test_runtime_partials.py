@@ -69,7 +69,7 @@ def test_partials_wait_for_work_that_is_certain() -> None:
         stages = fake_stages(transcriber=transcriber)
         talk = Talk(stages)
         async with talk.runtime:
-            with stages.certain_work:
+            with stages.certain_work.of("somebody else"):
                 await talk.hear(speech(4.0))
                 assert transcriber.heard == []
                 await talk.hear(silence(0.3))
@@ -89,11 +89,11 @@ def test_work_is_certain_from_the_end_of_the_turn_to_the_end_of_the_text(words: 
         talk = Talk(stages, Settings(turn_detection=TurnDetection(silence_ms=500)))
         async with talk.runtime:
             await talk.hear(np.concatenate((speech(1.0), silence(0.45))))
-            assert language.prompts and not stages.certain_work.going_on
+            assert language.prompts and not stages.certain_work.going_on()
             await talk.hear(silence(0.2))
-            assert stages.certain_work.going_on == (words > 4)
+            assert stages.certain_work.going_on() == (words > 4)
             await asyncio.sleep(10)
-            assert not stages.certain_work.going_on
+            assert not stages.certain_work.going_on()
         return talk
 
     played(script)
