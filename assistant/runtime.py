@@ -10,13 +10,14 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack, ExitStack, aclosing
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
+from assistant.attempts import Attempts
 from assistant.effects import (
     Confirm,
     Generate,
@@ -44,21 +45,16 @@ from assistant.events import (
     TextFinished,
     TextGenerated,
     TimePassed,
-    TranscriptFailed,
-    TranscriptReady,
     TurnEndJudged,
     WordTime,
 )
-from assistant.items import Failure
+from assistant.failures import failure_of
 from assistant.language import Commitment, Ending
 from assistant.microphone import MicrophoneBuffer
 from assistant.session import Session
 from assistant.settings import Settings
 from assistant.stages import Stages
 from assistant.workers import Urgency
-from audio.errors import AudioError
-from audio.streaming import Kind, Segment
-from audio.transcriber import Transcript
 from dspark import DSparkError
 
 logger = logging.getLogger(__name__)
@@ -68,27 +64,6 @@ HEARING_STEP = INPUT_RATE_HZ // 2
 keep the others' from being heard."""
 MOST_WAITING = 256
 """Pieces of audio and commands that wait; whoever sends more waits too."""
-
-_URGENCIES: dict[Kind, Urgency] = {
-    "partial": Urgency.PARTIAL,
-    "pause": Urgency.GUESS,
-    "final": Urgency.FINAL,
-}
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """An attempt at a turn's words; `begun` is set by the worker."""
-
-    work: Transcribe
-    samples: Samples
-    task: asyncio.Task[None] | None = None
-    begun: bool = False
-
-    def cancel_waiting(self) -> None:
-        """Give it up before it begins; if it just does, its result is dropped."""
-        assert self.task is not None
-        self.task.cancel()
 
 
 class SessionRuntime:
@@ -125,8 +100,7 @@ class SessionRuntime:
         self._guess: int | None = None
         """The generation of the answer that may turn out not to be wanted, if there is one."""
         self._commitment = Commitment()
-        self._attempt: _Attempt | None = None
-        """The newest attempt at somebody's words, if it may still be waiting."""
+        self._attempts = Attempts(stages, self._session, self._feed, self._spawn)
         self._prefilling: asyncio.Task[None] | None = None
         self._judging: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -214,9 +188,11 @@ class SessionRuntime:
         for effect in self._session.feed(event, now):
             match effect:
                 case Transcribe():
-                    self._begin_transcribing(effect)
+                    # Taken now: the microphone lets go of it soon.
+                    heard = self._microphone.slice(effect.start_sample, effect.end_sample)
+                    self._attempts.begin(effect, heard)
                 case Hasten():
-                    self._hasten(effect)
+                    self._attempts.hasten(effect)
                 case Prefill():
                     self._begin_prefilling(effect)
                 case JudgeTurnEnd():
@@ -251,54 +227,6 @@ class SessionRuntime:
 
     # -- work ---------------------------------------------------------------------------
 
-    def _begin_transcribing(self, work: Transcribe) -> None:
-        """Start an attempt at a turn's words; one before it that still waits is overtaken."""
-        waiting = self._attempt
-        if waiting is not None and waiting.work.turn_id == work.turn_id and not waiting.begun:
-            waiting.cancel_waiting()
-        # Taken now: the microphone lets go of it soon.
-        samples = self._microphone.slice(work.start_sample, work.end_sample)
-        self._start_transcribing(work, samples)
-
-    def _hasten(self, work: Hasten) -> None:
-        """Let an attempt that still waits do so with its new urgency."""
-        waiting = self._attempt
-        if waiting is None or waiting.begun:
-            return
-        if (waiting.work.turn_id, waiting.work.attempt) == (work.turn_id, work.attempt):
-            waiting.cancel_waiting()
-            self._start_transcribing(replace(waiting.work, kind=work.kind), waiting.samples)
-
-    def _start_transcribing(self, work: Transcribe, samples: Samples) -> None:
-        self._attempt = attempt = _Attempt(work, samples)
-        attempt.task = self._spawn(self._transcribe(attempt))
-
-    async def _transcribe(self, attempt: _Attempt) -> None:
-        stages, work, certain = self._stages, attempt.work, self._stages.certain_work
-
-        def transcribe() -> Transcript:
-            attempt.begun = True
-            return stages.transcriber.transcribe(attempt.samples)
-
-        try:
-            with ExitStack() as stack:
-                if work.kind == "partial":
-                    await certain.until(lambda: not certain.going_on())
-                else:
-                    stack.enter_context(certain.of(self))
-                heard = await stages.asr_worker.run(_URGENCIES[work.kind], transcribe)
-        except Exception as error:
-            failed = _failure("asr", error)
-            self._feed(TranscriptFailed(work.turn_id, work.attempt, failed))
-            return
-        segments = tuple(
-            Segment(each.text, work.start_sample + round(each.end_s * INPUT_RATE_HZ))
-            for each in heard.segments
-        )
-        self._feed(
-            TranscriptReady(work.turn_id, work.attempt, heard.text, heard.rejection, segments)
-        )
-
     def _begin_prefilling(self, work: Prefill) -> None:
         self._stop_prefilling()
         self._prefilling = self._spawn(self._prefill(work))
@@ -310,7 +238,7 @@ class SessionRuntime:
 
     async def _prefill(self, work: Prefill) -> None:
         certain = self._stages.certain_work
-        await certain.until(lambda: not certain.going_on(besides=self))
+        await certain.until(lambda: not certain.going_on(besides=self._session))
         try:
             await self._stages.language.prefill(work.messages)
         except (AssistantError, DSparkError) as error:
@@ -326,7 +254,7 @@ class SessionRuntime:
         try:
             probability = await self._stages.language.turn_end(work.messages)
         except Exception as error:
-            _failure("judging the turn's end", error)  # silence alone ends it
+            failure_of("judging the turn's end", error)  # silence alone ends it
         self._feed(TurnEndJudged(work.turn_id, work.attempt, probability))
 
     def _begin_generating(self, work: Generate) -> None:
@@ -344,7 +272,7 @@ class SessionRuntime:
             async with AsyncExitStack() as stack:
                 certain = self._stages.certain_work
                 stack.callback(commitment.forget)
-                commitment.when_confirmed(lambda: stack.enter_context(certain.of(self)))
+                commitment.when_confirmed(lambda: stack.enter_context(certain.of(self._session)))
                 await self._give_way(generation)
                 stream = await stack.enter_async_context(aclosing(pieces))
                 async for piece in stream:
@@ -353,12 +281,14 @@ class SessionRuntime:
                         continue
                     self._feed(TextGenerated(generation, piece.text, piece.tokens, piece.step))
         except Exception as error:
-            self._feed(TextFailed(generation, _failure("llm", error)))
+            self._feed(TextFailed(generation, failure_of("llm", error)))
 
     async def _give_way(self, generation: int) -> None:
         """As long as this is a guess, wait for what is certain for other sessions."""
         certain = self._stages.certain_work
-        await certain.until(lambda: generation != self._guess or not certain.going_on(besides=self))
+        await certain.until(
+            lambda: generation != self._guess or not certain.going_on(besides=self._session)
+        )
 
     async def _synthesise(self, work: Synthesise) -> None:
         generation, chunk = work.generation, work.chunk
@@ -382,7 +312,7 @@ class SessionRuntime:
                 self._feed(AudioSynthesised(generation, chunk, samples, last=False))
             self._feed(AudioSynthesised(generation, chunk, np.zeros(0, np.float32), last=True))
         except Exception as error:
-            self._feed(ChunkFailed(generation, chunk, _failure("tts", error)))
+            self._feed(ChunkFailed(generation, chunk, failure_of("tts", error)))
 
     def _spawn(
         self, work: Coroutine[Any, Any, None], generation: int | None = None
@@ -400,12 +330,3 @@ class SessionRuntime:
         for task, started in self._generations.items():
             if started <= generation:
                 task.cancel()
-
-
-def _failure(stage: str, error: Exception) -> Failure:
-    """Say what failed, in words for the client; unexpected errors are for the log."""
-    if isinstance(error, AssistantError | AudioError | DSparkError):
-        logger.warning("%s failed: %s", stage, error)
-        return Failure(f"{stage}_failed", str(error))
-    logger.error("%s failed unexpectedly", stage, exc_info=error)
-    return Failure(f"{stage}_failed", "The server could not do this; its log says why.")
