@@ -12,19 +12,17 @@ from dspark.compiled.elementwise import add_to, gate, rms_norm, rotate
 from dspark.compiled.jit import compiled, inlined
 from dspark.compiled.linear import int4_digits, int4_product, int8_digits, int8_product
 from dspark.compiled.tiles import GROUP
-from dspark.compiled.vectors import LANES, load, splat, store
+from dspark.compiled.vectors import LANES, LINE, load, splat, store
 
 Array = npt.NDArray[Any]
 Linear = tuple[Array, Array, Array]
 """Weights, scales and biases of a layer of every decoder layer (see `product`)."""
 
-_LINE = 64  # bytes that memory is read in
-
 
 @inlined
 def _aligned(address: int) -> int:
     """The first address from there on at which a line of memory begins."""
-    return (address + _LINE - 1) // _LINE * _LINE
+    return (address + LINE - 1) // LINE * LINE
 
 
 @inlined
@@ -103,7 +101,7 @@ def digit_bytes(inputs: int) -> int:
 def multiply_rows(x: Array, weights: Array, scales: Array, biases: Array, out: Array) -> None:
     """`x [rows, inputs]` float32 times one weight (see `product`) into `out [rows, outputs]`."""
     rows, inputs = x.shape
-    digits = np.empty(rows * digit_bytes(inputs) + _LINE, np.uint8)
+    digits = np.empty(rows * digit_bytes(inputs) + LINE, np.uint8)
     product(
         rows, _first(x), 4 * inputs, weights, scales, biases, 0, inputs,
         out.shape[1], _aligned(_first(digits)), _first(out),
@@ -170,11 +168,11 @@ def run_layers(
     narrow_bytes = 4 * rows * max(size, attention_size)
     wide_bytes = 4 * rows * max(qkv_size, 2 * mlp_size)
     most_digits = rows * digit_bytes(max(max(size, attention_size), mlp_size))
-    share_stride = 4 * (context + tails.shape[1] + LANES) // _LINE * _LINE
+    share_stride = 4 * (context + tails.shape[1] + LANES) // LINE * LINE
     tail_bytes = (tails.shape[1] + 2 * LANES) * head_bytes
     room = np.empty(
         2 * narrow_bytes + wide_bytes + most_digits + 4 * share_stride + 2 * tail_bytes
-        + 7 * _LINE,
+        + 7 * LINE,
         np.uint8,
     )  # fmt: skip
     normed = _aligned(_first(room))

@@ -18,6 +18,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic, models, register_model
 
 LANES = 16
+LINE = 64
+"""Bytes that memory is read in."""
 
 Builder = Any
 """llvmlite's builders and values carry no types of their own."""
@@ -65,6 +67,19 @@ def pointer(builder: Builder, address: Any, element: ir.Type) -> Any:
 def load_vector(builder: Builder, address: Any, element: ir.Type, lanes: int = LANES) -> Any:
     """A vector from memory, wherever it lies."""
     return builder.load(pointer(builder, address, vector(element, lanes)), align=1)
+
+
+def prefetch(builder: Builder, address: Any, size: int) -> None:
+    """Have so many bytes brought into the second-level cache, if they are anywhere at all."""
+    place = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [place, I32, I32, I32])
+    function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
+        builder.module, kind, "llvm.prefetch.p0"
+    )
+    to_read, second_level, data = (ir.Constant(I32, each) for each in (0, 2, 1))
+    for line in range(0, size, LINE):
+        at = builder.inttoptr(builder.add(address, ir.Constant(I64, line)), place)
+        builder.call(function, [at, to_read, second_level, data])
 
 
 def splat_value(builder: Builder, value: Any, lanes: int = LANES) -> Any:
