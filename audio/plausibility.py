@@ -17,7 +17,7 @@ HIGHEST_COMPRESSION_RATIO = 2.4
 
 # The pairs separate the labelled recordings of docs/recognition.md: the more the network doubts
 # that there is speech, the likelier its words have to be.
-_NO_SPEECH_LIMITS = ((0.5, -1.1), (0.8, -0.8), (0.97, 0.0))
+_NO_SPEECH_LIMITS = ((0.42, -1.0), (0.5, -0.9), (0.8, -0.8), (0.97, 0.0))
 
 # What the English models write on sounds that are no speech. Said by a person, such words come
 # with a low no-speech probability.

