@@ -216,7 +216,8 @@ class WatchedTarget(Target):
         self._arrived = threading.Semaphore(0)
 
     def hold(self) -> None:
-        """From now on each forward waits for `step`."""
+        """From now on each forward waits for `step`; one that stood when let go counts no more."""
+        self._arrived = threading.Semaphore(0)
         self._permits = threading.Semaphore(0)
 
     def step(self, count: int = 1) -> None:
