@@ -15,13 +15,15 @@ import torch
 from dspark.int4 import has_int4_kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from dspark.compiled.stack import CompiledStack
     from dspark.decoder import DecoderConfig, DecoderLayer
     from dspark.linear import Linear, WeightFormat
+
+    BatchAttention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 logger = logging.getLogger(__name__)
 
@@ -69,3 +71,13 @@ def compiled_stack(config: DecoderConfig, layers: Sequence[DecoderLayer]) -> Com
     from dspark.compiled.stack import CompiledStack
 
     return CompiledStack(config, layers) if CompiledStack.fits(config, layers) else None
+
+
+def compiled_batch_attention(keys: Tensor) -> BatchAttention | None:
+    """`dspark.compiled.batch_attention.attend_each`, if it is for such a cache."""
+    fits = keys.device.type == "cpu" and keys.dtype == torch.bfloat16 and not keys.shape[-1] % 32
+    if not fits or not compiles():
+        return None
+    from dspark.compiled.batch_attention import attend_each
+
+    return attend_each

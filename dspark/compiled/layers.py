@@ -26,7 +26,7 @@ def _aligned(address: int) -> int:
 
 
 @inlined
-def _first(array: Array) -> int:
+def first_address(array: Array) -> int:
     """Where an array begins."""
     return np.intp(array.ctypes.data)  # type: ignore[return-value]
 
@@ -34,7 +34,7 @@ def _first(array: Array) -> int:
 @inlined
 def _at(array: Array, index: int) -> int:
     """Where a matrix's row begins."""
-    at: int = _first(array) + index * array.shape[1] * array.itemsize
+    at: int = first_address(array) + index * array.shape[1] * array.itemsize
     return at
 
 
@@ -103,8 +103,8 @@ def multiply_rows(x: Array, weights: Array, scales: Array, biases: Array, out: A
     rows, inputs = x.shape
     digits = np.empty(rows * digit_bytes(inputs) + LINE, np.uint8)
     product(
-        rows, _first(x), 4 * inputs, weights, scales, biases, 0, inputs,
-        out.shape[1], _aligned(_first(digits)), _first(out),
+        rows, first_address(x), 4 * inputs, weights, scales, biases, 0, inputs,
+        out.shape[1], _aligned(first_address(digits)), first_address(out),
     )  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def run_layers(
         + 7 * LINE,
         np.uint8,
     )  # fmt: skip
-    normed = _aligned(_first(room))
+    normed = _aligned(first_address(room))
     narrow = _aligned(normed + narrow_bytes)
     wide = _aligned(narrow + narrow_bytes)
     digits = _aligned(wide + wide_bytes)
@@ -185,7 +185,7 @@ def run_layers(
     for at in range(0, 2 * tail_bytes, 4 * LANES):
         store(tail_keys + at, splat(np.float32(0)))  # what is masked out is still multiplied
 
-    x = _first(hidden)
+    x = first_address(hidden)
     for layer in range(layers):
         for row in range(rows):
             rms_norm(
@@ -193,11 +193,11 @@ def run_layers(
                 normed + row * 4 * size,
             )  # fmt: skip
         product(rows, normed, 4 * size, qkv[0], qkv[1], qkv[2], layer, size, qkv_size, digits, wide)
-        layer_keys = _first(keys) + layer * slots * slot_bytes
-        layer_values = _first(values) + layer * slots * slot_bytes
+        layer_keys = first_address(keys) + layer * slots * slot_bytes
+        layer_values = first_address(values) + layer * slots * slot_bytes
         for row in range(rows):
             at = wide + row * 4 * qkv_size
-            cosines = _first(rotations) + row * head_bytes
+            cosines = first_address(rotations) + row * head_bytes
             for head in range(heads + kv_heads):
                 if qk_norms.shape[1] > 0:
                     weight = _at(qk_norms, layer) + (head_bytes if head >= heads else 0)
@@ -249,5 +249,5 @@ def run_layers(
         for row in range(rows):
             add_to(x + row * 4 * size, normed + row * 4 * size, size)
             if taps[layer] >= 0:
-                to = _first(tapped) + (row * tapped.shape[1] + taps[layer]) * 4 * size
+                to = first_address(tapped) + (row * tapped.shape[1] + taps[layer]) * 4 * size
                 _copied(x + row * 4 * size, to, size)

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from dspark.device_sampling import Kind, distributions, kind_for, settings_row
 from dspark.errors import PromptTooLong
+from dspark.fast_path import compiled_batch_attention
 from dspark.kv_cache import KvCache, padded
 from dspark.linear import FloatLinear, Int8Linear
 from dspark.sampling import SamplingParams
@@ -209,28 +210,37 @@ class _OneTokenAttention:
         self._cache = cache
         self._positions = positions
         self._slots = torch.arange(len(positions), device=positions.device)
-        kv_heads = cache.keys.shape[2]
-        self._shape = (len(positions) * kv_heads, heads // kv_heads, cache.keys.shape[4])
-        self._context = padded(int(positions.max()) + 1)
-        hidden = torch.arange(self._context, device=positions.device) > positions[:, None]
-        mask = torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=positions.device)
-        mask = mask.masked_fill(hidden, -math.inf)[:, None, None]
-        mask = mask.expand(-1, kv_heads, self._shape[1], -1)
-        self._mask = mask.reshape(*self._shape[:2], -1)
+        kv_heads, head_dim = cache.keys.shape[2], cache.keys.shape[4]
+        self._shape = (len(positions), kv_heads, heads // kv_heads, head_dim)
+        self._attend = compiled_batch_attention(cache.keys)
+        if self._attend is None:
+            self._context = padded(int(positions.max()) + 1)
+            hidden = torch.arange(self._context, device=positions.device) > positions[:, None]
+            mask = torch.zeros(hidden.shape, dtype=cache.keys.dtype, device=positions.device)
+            mask = mask.masked_fill(hidden, -math.inf)[:, None, None]
+            self._mask = mask.expand(*self._shape[:3], -1)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Store the tokens' keys and values, and attend."""
         all_keys = self._with(self._cache.keys[layer], keys)
         all_values = self._with(self._cache.values[layer], values)
-        rows = queries.reshape(self._shape)
-        scores = torch.baddbmm(self._mask, rows, all_keys.mT, alpha=self._shape[2] ** -0.5)
-        return torch.bmm(scores.softmax(-1), all_values).view(len(self._slots), -1)
+        if self._attend is not None:
+            return self._attend(queries, all_keys, all_values, self._positions + 1).flatten(1)
+        # The queries of one key head lie where those of several tokens would, so that its keys are
+        # read once for all of them, and where they lie: other products would copy them first.
+        attended = functional.scaled_dot_product_attention(
+            queries.reshape(self._shape),
+            all_keys[:, :, : self._context],
+            all_values[:, :, : self._context],
+            attn_mask=self._mask,
+        )
+        return attended.reshape(len(self._slots), -1)
 
     def _with(self, cached: Tensor, new: Tensor) -> Tensor:
-        """`[slots × kv_heads, context, head_dim]`, not copied, with the new ones stored in it."""
+        """`[slots, kv_heads, context, head_dim]`, not copied, with the new ones stored in it."""
         cached = cached[: len(self._slots)]
         cached[self._slots, :, self._positions] = new
-        return cached.flatten(0, 1)[:, : self._context]
+        return cached
 
 
 def _next_row(
@@ -251,7 +261,10 @@ def _next_row(
 
 def _choose(logits: Tensor, rows: Sequence[_Row[Result]]) -> list[int]:
     """A token of each row's distribution."""
-    tokens = _argmax(logits)
+    tokens = torch.empty(len(rows), dtype=torch.long, device=logits.device)
+    certain = [place for place, row in enumerate(rows) if row.question.params.greedy]
+    if certain:
+        tokens[certain] = _argmax(logits[certain])
     drawn = [place for place, row in enumerate(rows) if not row.question.params.greedy]
     if drawn:
         params = [rows[place].question.params for place in drawn]
@@ -279,11 +292,14 @@ def _draw(weights: Tensor, uniforms: Tensor) -> Tensor:
 
     Sums over the whole vocabulary, one token after the other, would take longer than a layer.
     """
-    parts = functional.pad(weights, (0, -weights.shape[-1] % _PART)).view(len(weights), -1, _PART)
+    last = weights.shape[-1] - 1
+    if missing := -weights.shape[-1] % _PART:
+        weights = functional.pad(weights, (0, missing))
+    parts = weights.view(len(weights), -1, _PART)
     sums = parts.sum(-1)
     part, rest = _place(sums, uniforms * sums.sum(-1))
     token, _ = _place(parts[torch.arange(len(parts), device=parts.device), part], rest)
-    return (part * _PART + token).clamp_max(weights.shape[-1] - 1)
+    return (part * _PART + token).clamp_max(last)
 
 
 def _place(weights: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,13 @@ from dspark.training.fingerprint import fingerprint
 from dspark.training.frame import load_frame
 from dspark.training.fused_loss import Labels, fused_terms
 from dspark.training.initial import DrafterFolder, random_weights, weights_of_target
-from dspark.training.loss import Terms, accepted_length, target_probabilities, weights_of_places
+from dspark.training.loss import (
+    CROSS_ENTROPY,
+    Terms,
+    accepted_length,
+    target_probabilities,
+    weights_of_places,
+)
 from dspark.training.network import TrainableDrafter
 from dspark.training.optimizer import NAME as OPTIMIZER
 from dspark.training.optimizer import Optimizer
@@ -51,8 +57,12 @@ class FitSettings:
         seed: of the weights and of the order of the data.
         dialogues_per_step: how many a step sees.
         anchors: how many blocks of each, at most.
-        learning_rate: at its highest; behind the warm-up it falls to zero as a cosine.
+        learning_rate: at its highest.
         warm_up: share of the steps in which it rises.
+        fall: share of the steps, the last ones, in which it falls to zero. What is trained before
+            is as good for a longer run as for this one.
+        cross_entropy: its weight in the loss until the rate falls; with the rate it goes to the
+            paper's. Far from the target's distribution the distance hardly says where to go.
         gradient_norm: gradients are cut to it.
         decay: how fast a block's later positions count less (see `weights_of_places`).
         initial: `target` starts from its last layers, `random` from noise, and a drafter's folder
@@ -68,6 +78,8 @@ class FitSettings:
     anchors: int = 64
     learning_rate: float = 6e-4
     warm_up: float = 0.04
+    fall: float = 0.35
+    cross_entropy: float = 1.0
     gradient_norm: float = 1.0
     decay: float = 4.0
     initial: str = "target"
@@ -92,10 +104,15 @@ class FitSettings:
     def learning_rate_at(self, step: int) -> float:
         """Of one step, counted from 0."""
         rising = max(1, round(self.warm_up * self.steps))
-        if step < rising:
-            return self.learning_rate * (step + 1) / rising
-        fallen = (step - rising) / max(1, self.steps - rising)
-        return self.learning_rate * (1 + math.cos(math.pi * min(1.0, fallen))) / 2
+        return self.learning_rate * min(1.0, (step + 1) / rising, self._left_at(step))
+
+    def cross_entropy_at(self, step: int) -> float:
+        """The weight of the cross-entropy in one step's loss."""
+        return CROSS_ENTROPY + (self.cross_entropy - CROSS_ENTROPY) * min(1.0, self._left_at(step))
+
+    def _left_at(self, step: int) -> float:
+        """How much of the fall is still to come; more than 1 before it."""
+        return (self.steps - step) / max(1.0, self.fall * self.steps)
 
 
 class _State(NamedTuple):
@@ -179,8 +196,6 @@ class Fit:
 
         drafted = self._tensors.get("d2t", torch.arange(len(head), device=self._device))
         self._head = head[drafted]
-        self._place = torch.full((len(head),), -1, device=self._device)
-        self._place[drafted] = torch.arange(len(drafted), device=self._device)
         self._losses = Curve(
             folder / "training" / "loss.csv",
             ("learning_rate", "loss", "cross_entropy", "distance", "confidence", "acceptance_1"),
@@ -256,7 +271,7 @@ class Fit:
         )
         self._optimizer.step(rate)
         first = terms.acceptance[:, 0].mean()
-        values = (terms.loss, terms.cross_entropy, terms.distance, terms.confidence, first)
+        values = (loss.detach(), terms.cross_entropy, terms.distance, terms.confidence, first)
         self._losses.append(self.step, [rate, *torch.stack(values).tolist()])
         self.step += 1
 
@@ -265,10 +280,10 @@ class Fit:
         labels = Labels(
             target_probabilities(batch, self._head),
             batch.predicting.flatten(),
-            self._place[batch.tokens[:, 1:]].flatten(),
             weights_of_places(batch.valid, self._settings.decay).flatten(),
         )
-        return fused_terms(drafter.blocks(batch), labels)
+        weight = self._settings.cross_entropy_at(self.step)
+        return fused_terms(drafter.blocks(batch), labels, weight)
 
     # --- checkpoints -------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dspark.training.loss import CROSS_ENTROPY, DISTANCE, Terms
+from dspark.training.loss import DISTANCE, Terms
 from dspark.training.network import Blocks
 
 _ROWS_IN_CACHE = 32
@@ -30,13 +30,11 @@ class Labels:
         probabilities: its distribution over the drafter's vocabulary, `[positions, drafted
             vocabulary]`; sums to 1 or less.
         predicting: `[rows]`, which position predicts each token.
-        tokens: `[rows]`, as places in the drafter's vocabulary; -1 for others.
         weights: `[rows]`, how much each counts; 0 where the answer is over.
     """
 
     probabilities: Tensor
     predicting: Tensor
-    tokens: Tensor
     weights: Tensor
 
 
@@ -48,18 +46,21 @@ class _Fused(NamedTuple):
 
 
 class _Distances(torch.autograd.Function):
-    """`CROSS_ENTROPY · cross-entropy + DISTANCE · distance`, from hidden states and corrections."""
+    """Cross-entropy and `DISTANCE · distance`, from hidden states and corrections."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, correction: Tensor, spread: Tensor, head: Tensor, labels: Labels
+        ctx: Any,
+        hidden: Tensor,
+        correction: Tensor,
+        spread: Tensor,
+        head: Tensor,
+        labels: Labels,
+        cross_entropy: float,
     ) -> _Fused:
         """See `fused_terms`; `spread` is `[drafted vocabulary, rank]`."""
         logits = torch.addmm(hidden @ head.T, correction, spread.T)
-        known = labels.tokens >= 0
-        tiny = torch.finfo(torch.float32).tiny
-        total = labels.weights.sum().clamp_min(tiny)
-        total_known = (labels.weights * known).sum().clamp_min(tiny)
+        shares = labels.weights / labels.weights.sum().clamp_min(torch.finfo(torch.float32).tiny)
         surprise, distance = torch.empty_like(labels.weights), torch.empty_like(labels.weights)
         rows = _ROWS_IN_CACHE if logits.device.type == "cpu" else _ROWS_ON_DEVICE
         for start in range(0, len(logits), rows):
@@ -67,57 +68,60 @@ class _Distances(torch.autograd.Function):
             surprise[part], distance[part] = _into_gradients(
                 logits[part],
                 labels.probabilities[labels.predicting[part]],
-                labels.tokens[part, None],
-                (DISTANCE / total * labels.weights[part])[:, None],
-                (CROSS_ENTROPY / total_known * labels.weights[part] * known[part])[:, None],
+                DISTANCE * shares[part, None],
+                cross_entropy * shares[part, None],
             )
         ctx.save_for_backward(logits @ head, logits @ spread, logits.T @ correction)
-        mean_surprise = (surprise * labels.weights * known).sum() / total_known
-        mean_distance = (distance * labels.weights).sum() / total
+        mean_surprise, mean_distance = surprise @ shares, distance @ shares
         acceptance = (1 - distance / 2).clamp(0, 1)
         ctx.mark_non_differentiable(mean_surprise, mean_distance, acceptance)
-        loss = CROSS_ENTROPY * mean_surprise + DISTANCE * mean_distance
+        loss = cross_entropy * mean_surprise + DISTANCE * mean_distance
         return _Fused(loss, mean_surprise, mean_distance, acceptance)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Those of the loss, which are known already."""
-        return (*(gradients[0] * saved for saved in ctx.saved_tensors), None, None)
+        return (*(gradients[0] * saved for saved in ctx.saved_tensors), None, None, None)
 
 
 def _into_gradients(
-    logits: Tensor, target: Tensor, tokens: Tensor, of_distance: Tensor, of_surprise: Tensor
+    logits: Tensor, target: Tensor, of_distance: Tensor, of_surprise: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Overwrite a few rows of logits with the loss's gradients; the surprises and the distances.
 
     Args:
         logits: `[rows, vocab]`.
         target: the target's probabilities, float32.
-        tokens: `[rows, 1]`, -1 where the drafter has no such token.
         of_distance: `[rows, 1]`, how much the loss grows with the distance.
-        of_surprise: the same of the surprise; 0 where the token is not known.
+        of_surprise: the same of the surprise.
     """
     log_drafter = logits.float().log_softmax(-1)
-    tokens = tokens.clamp_min(0)
-    surprise = -log_drafter.gather(-1, tokens)
+    surprise = -torch.linalg.vecdot(target, log_drafter)
     drafter = log_drafter.exp_()
-    rest = (1 - target.sum(-1)).clamp_min_(0)
+    said = target.sum(-1)
     difference = target.neg_().add_(drafter)
-    distance = torch.linalg.vector_norm(difference, 1, -1) + rest
-    signs = difference.sign_()
+    distance = torch.linalg.vector_norm(difference, 1, -1) + (1 - said).clamp_min(0)
+    signs = difference.sign()
     mean_sign = torch.linalg.vecdot(signs, drafter)[:, None]
-    gradient = signs.sub_(mean_sign).mul_(of_distance).add_(of_surprise).mul_(drafter)
-    gradient.scatter_add_(-1, tokens, -of_surprise)
-    logits.copy_(gradient)
-    return surprise[:, 0], distance
+    gradient = signs.sub_(mean_sign).mul_(of_distance).mul_(drafter)
+    # Of the surprise it is `said · drafter - target`.
+    excess = difference.addcmul_(drafter, (said - 1)[:, None])
+    logits.copy_(gradient.addcmul_(excess, of_surprise))
+    return surprise, distance
 
 
-def fused_terms(blocks: Blocks, labels: Labels) -> tuple[Tensor, Terms]:
-    """The loss, to be differentiated, and its terms (see `dspark.training.loss.loss_terms`)."""
+def fused_terms(blocks: Blocks, labels: Labels, cross_entropy: float) -> tuple[Tensor, Terms]:
+    """The loss, to be differentiated, and its terms (see `dspark.training.loss`).
+
+    Args:
+        blocks: what the drafter says.
+        labels: what the target says.
+        cross_entropy: its weight in the loss.
+    """
     size = blocks.confidence_logits.shape
     found = _Fused(
         *_Distances.apply(  # type: ignore[no-untyped-call]  # torch does not say
-            blocks.hidden, blocks.corrections, blocks.spread, blocks.head, labels
+            blocks.hidden, blocks.corrections, blocks.spread, blocks.head, labels, cross_entropy
         )
     )
     doubt = functional.binary_cross_entropy_with_logits(

@@ -21,7 +21,8 @@ _MARKOV_DEVIATION = 0.25  # the other factor starts at zero, so this is a learni
 Tensors = dict[str, Tensor]
 
 
-_MAY_DIFFER = ("mask_token_id", "num_anchors", "target_stop_token_ids")
+_KEPT = ("mask_token_id", "num_anchors", "target_stop_token_ids")
+_CHANGEABLE = ("block_size",)  # no weight depends on it
 
 
 class DrafterFolder(NamedTuple):
@@ -32,14 +33,14 @@ class DrafterFolder(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path, like: Mapping[str, object]) -> DrafterFolder:
-        """Read it, in float32.
+        """Read it, in float32, to go on with the block size that is asked for.
 
         Raises:
             RunMismatch: its configuration is another than that asked for.
         """
         config = read_json(folder / "config.json")
         for key, wanted in like.items():
-            if key not in _MAY_DIFFER and config.get(key) != wanted:
+            if key not in _KEPT + _CHANGEABLE and config.get(key) != wanted:
                 raise RunMismatch(
                     f"the drafter in {folder} has {key} {config.get(key)}, and {wanted} was "
                     "asked for: ask for the same, or start from the target"
@@ -48,7 +49,7 @@ class DrafterFolder(NamedTuple):
             name: tensor.float() if tensor.is_floating_point() else tensor
             for name, tensor in load_file(folder / "model.safetensors").items()
         }
-        return cls(config, tensors)
+        return cls({**config, **{key: like[key] for key in _CHANGEABLE}}, tensors)
 
 
 def random_weights(config: Mapping[str, object], seed: int) -> Tensors:

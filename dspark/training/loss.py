@@ -2,7 +2,9 @@
 
 Source: arXiv 2607.05147. Speculative sampling accepts a token with probability
 `Σ_v min(p_drafter, p_target) = 1 - ½ ‖p_drafter - p_target‖₁`, so half the distance is what is
-lost, and that acceptance is what the confidence should say.
+lost, and that acceptance is what the confidence should say. The paper takes the cross-entropy of
+the one token that the target said. Here it is that of the target's whole distribution, which is
+known: the same on average, without the noise of the draw.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ class Terms(NamedTuple):
     """The weighted means of the loss's terms, and how likely each token is to be accepted.
 
     Attributes:
-        cross_entropy: of the token that the target said, where the drafter can say it at all.
+        cross_entropy: between the two distributions, over the tokens that the drafter can say.
         distance: between the two distributions, 0 … 2.
         confidence: binary cross-entropy of the confidence and the acceptance.
         acceptance: `[anchors, block]`; without gradients.
@@ -34,11 +36,10 @@ class Terms(NamedTuple):
     confidence: Tensor
     acceptance: Tensor
 
-    @property
-    def loss(self) -> Tensor:
-        """What is minimised."""
+    def loss(self, cross_entropy: float = CROSS_ENTROPY) -> Tensor:
+        """What is minimised, with a weight for the cross-entropy."""
         return (
-            CROSS_ENTROPY * self.cross_entropy
+            cross_entropy * self.cross_entropy
             + DISTANCE * self.distance
             + CONFIDENCE * self.confidence
         )
@@ -65,9 +66,7 @@ def weights_of_places(valid: Tensor, decay: float) -> Tensor:
     return valid * torch.exp(-torch.arange(valid.shape[1], device=valid.device) / decay)
 
 
-def loss_terms(
-    drafted: Drafted, probabilities: Tensor, labels: Tensor, valid: Tensor, decay: float
-) -> Terms:
+def loss_terms(drafted: Drafted, probabilities: Tensor, valid: Tensor, decay: float) -> Terms:
     """The terms for a batch of blocks.
 
     A drafter with a part of the vocabulary gives every other token the probability 0. What the
@@ -76,8 +75,6 @@ def loss_terms(
     Args:
         drafted: what the drafter says.
         probabilities: the target's, `[anchors, block, drafted vocabulary]`; they sum to 1 or less.
-        labels: `[anchors, block]`, the target's tokens as places in the drafter's vocabulary; -1
-            for others, which no logit can make likelier and which cross-entropy leaves out.
         valid: `[anchors, block]`, which tokens there are.
         decay: see `weights_of_places`.
     """
@@ -86,13 +83,12 @@ def loss_terms(
     rest = (1 - probabilities.sum(-1)).clamp_min(0)
     distance = (log_drafter.exp() - probabilities).abs().sum(-1) + rest
     acceptance = (1 - distance.detach() / 2).clamp(0, 1)
-    known = labels >= 0
-    surprise = -log_drafter.gather(-1, labels.clamp_min(0)[..., None]).squeeze(-1)
+    surprise = -torch.linalg.vecdot(probabilities, log_drafter)
     doubt = functional.binary_cross_entropy_with_logits(
         drafted.confidence_logits, acceptance, reduction="none"
     )
     return Terms(
-        _mean(surprise, weights * known),
+        _mean(surprise, weights),
         _mean(distance, weights),
         _mean(doubt, weights),
         acceptance * valid,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from dspark.training.corpus import Dialogue
 from dspark.training.features import DialogueFeatures
@@ -103,6 +104,9 @@ def pack(parts: Sequence[tuple[Dialogue, DialogueFeatures, Sequence[int]]], bloc
 class PackedAttention:
     """Attention of every block over its own context and itself (see `dspark.attention.Attention`).
 
+    A dialogue is one call: the blocks' own keys lie behind those of the context, and a mask hides
+    from each block what is not before its anchor, and all other blocks.
+
     Args:
         batch: which anchors belong to which context.
         keys: of the context, `[context, layers, kv_heads, head_dim]`, rotated.
@@ -113,53 +117,36 @@ class PackedAttention:
         self._keys = keys
         self._values = values
         self._block = batch.valid.shape[1]
-        self._pieces = [
-            (
-                piece,
-                batch.context_positions[piece.context]
-                < batch.anchor_positions[piece.anchors, None],
-            )
-            for piece in batch.pieces
-        ]
+        self._pieces = [(piece, self._visible(batch, piece)) for piece in batch.pieces]
+
+    def _visible(self, batch: Batch, piece: Piece) -> Tensor:
+        """`[blocks' tokens, context and blocks' tokens]`, of one dialogue."""
+        anchors = batch.anchor_positions[piece.anchors].repeat_interleave(self._block)
+        of_context = batch.context_positions[piece.context] < anchors[:, None]
+        blocks = torch.arange(len(anchors), device=anchors.device) // self._block
+        return torch.cat((of_context, blocks == blocks[:, None]), 1)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """`[anchors × block, heads, head_dim]` → `[anchors × block, heads × head_dim]`."""
-        queries, keys, values = (
-            rows.view(-1, self._block, *rows.shape[1:]) for rows in (queries, keys, values)
-        )
-        attended = [
-            self._attend(
-                queries[piece.anchors],
-                keys[piece.anchors],
-                values[piece.anchors],
-                self._keys[piece.context, layer],
-                self._values[piece.context, layer],
-                visible,
+        group = queries.shape[1] // keys.shape[1]
+        attended = []
+        for piece, visible in self._pieces:
+            rows = slice(piece.anchors.start * self._block, piece.anchors.stop * self._block)
+            found = functional.scaled_dot_product_attention(
+                _by_key_head(queries[rows], group),
+                _by_key_head(torch.cat((self._keys[piece.context, layer], keys[rows])), 1),
+                _by_key_head(torch.cat((self._values[piece.context, layer], values[rows])), 1),
+                attn_mask=visible.repeat_interleave(group, 0),
             )
-            for piece, visible in self._pieces
-        ]
-        return torch.cat(attended).flatten(0, 1)
+            found = found.reshape(keys.shape[1], -1, group, keys.shape[2]).transpose(0, 1)
+            attended.append(found.flatten(1))
+        return torch.cat(attended)
 
-    @staticmethod
-    def _attend(
-        queries: Tensor,
-        block_keys: Tensor,
-        block_values: Tensor,
-        context_keys: Tensor,
-        context_values: Tensor,
-        visible: Tensor,
-    ) -> Tensor:
-        """One dialogue: a anchors, q and c places in a block, k key heads, g queries of each."""
-        kv_heads = block_keys.shape[2]
-        grouped = queries.view(*queries.shape[:2], kv_heads, -1, queries.shape[-1])
-        grouped = grouped * queries.shape[-1] ** -0.5
-        of_context = torch.einsum("aqkgd,lkd->akgql", grouped, context_keys)
-        of_context = of_context.masked_fill(~visible[:, None, None, None], -torch.inf)
-        of_block = torch.einsum("aqkgd,ackd->akgqc", grouped, block_keys)
-        weights = torch.cat((of_context, of_block), -1).softmax(-1)
-        context_weights, block_weights = torch.split(
-            weights, [context_keys.shape[0], block_keys.shape[1]], -1
-        )
-        attended = torch.einsum("akgql,lkd->aqkgd", context_weights, context_values)
-        attended = attended + torch.einsum("akgqc,ackd->aqkgd", block_weights, block_values)
-        return attended.flatten(2)
+
+def _by_key_head(rows: Tensor, group: int) -> Tensor:
+    """`[tokens, heads, head_dim]` → `[1, key heads, tokens × group, head_dim]`.
+
+    The queries that share a key head lie where those of several tokens would.
+    """
+    by_group = rows.view(len(rows), -1, group, rows.shape[2])
+    return by_group.transpose(0, 1).flatten(1, 2)[None]

@@ -284,6 +284,26 @@ def test_training_goes_on_from_a_drafter(
         fit_of(other, pipeline)
 
 
+def test_a_drafter_is_trained_on_in_blocks_of_another_size(
+    trained: dict[str, Pipeline],
+    speaking_targets: dict[str, Path],
+    make_plan: MakePlan,
+    tmp_path: Path,
+) -> None:
+    pipeline = trained["llama"]
+    plan = make_plan(
+        tmp_path, speaking_targets["llama"], initial=str(pipeline.drafter_folder), steps=2
+    )
+    longer = plan.shape.block + 2
+    plan = replace(plan, shape=replace(plan.shape, block=longer))
+    fit = fit_of(plan, pipeline)
+    fit.run()
+    _, acceptance = fit.judge(Split.EVALUATE, 8)
+    assert len(acceptance) == longer
+    drafter = load_drafter(fit.drafter_folder, load_target(speaking_targets["llama"]))
+    assert drafter.block_size == longer
+
+
 def test_training_before_there_is_data_says_what_to_do(
     speaking_target: Path, make_plan: MakePlan, tmp_path: Path
 ) -> None:
@@ -320,14 +340,20 @@ def test_bfloat16_learns_too(
     assert after > before
 
 
-def test_the_learning_rate_rises_and_then_falls_to_nothing() -> None:
-    settings = FitSettings(steps=1000, learning_rate=1.0, warm_up=0.04)
+def test_the_learning_rate_rises_stays_and_falls_to_nothing() -> None:
+    settings = FitSettings(steps=1000, learning_rate=2.0, warm_up=0.04, fall=0.3)
     rates = [settings.learning_rate_at(step) for step in range(1000)]
-    assert rates.index(max(rates)) == pytest.approx(40, abs=1)
-    assert max(rates) == pytest.approx(1.0)
-    assert rates[:40] == sorted(rates[:40])
-    assert rates[40:] == sorted(rates[40:], reverse=True)
-    assert rates[-1] < 1e-4
+    assert rates[:40] == pytest.approx([0.05 * (step + 1) for step in range(40)])
+    assert set(rates[40:701]) == {2.0}
+    assert rates[850] == pytest.approx(1.0)
+    assert rates[700:] == sorted(rates[700:], reverse=True)
+    assert settings.learning_rate_at(1000) == 0
+
+
+def test_the_cross_entropy_falls_with_the_rate_to_its_weight_in_the_paper() -> None:
+    settings = FitSettings(steps=1000, cross_entropy=0.9, fall=0.3)
+    weights = [settings.cross_entropy_at(step) for step in (0, 20, 700, 850, 1000)]
+    assert weights == pytest.approx([0.9, 0.9, 0.9, 0.5, 0.1])
 
 
 @pytest.mark.parametrize(
