@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from dspark.compiled.drafting import CompiledDrafting
     from dspark.compiled.stack import CompiledStack
     from dspark.decoder import DecoderConfig, DecoderLayer
     from dspark.linear import Linear, WeightFormat
@@ -71,6 +72,28 @@ def compiled_stack(config: DecoderConfig, layers: Sequence[DecoderLayer]) -> Com
     from dspark.compiled.stack import CompiledStack
 
     return CompiledStack(config, layers) if CompiledStack.fits(config, layers) else None
+
+
+def compiled_drafting(
+    *, fuse: Linear, context: Linear, head: Linear, spread: Linear, embedding: Tensor, **rest: Any
+) -> CompiledDrafting | None:
+    """Drafting beside the layers in one call, if all of its linear ones are compiled.
+
+    See `dspark.compiled.drafting.DraftingWeights`, of which these are the attributes.
+    """
+    if not compiles() or embedding.dtype != torch.bfloat16 or embedding.shape[1] % 32:
+        return None
+    from dspark.compiled.drafting import CompiledDrafting, DraftingWeights
+    from dspark.compiled.weights import CompiledLinear
+
+    if (
+        isinstance(fuse, CompiledLinear)
+        and isinstance(context, CompiledLinear)
+        and isinstance(head, CompiledLinear)
+        and isinstance(spread, CompiledLinear)
+    ):
+        return CompiledDrafting(DraftingWeights(fuse, context, head, spread, embedding, **rest))
+    return None
 
 
 def compiled_batch_attention(keys: Tensor) -> BatchAttention | None:

@@ -20,7 +20,7 @@ Linear = tuple[Array, Array, Array]
 
 
 @inlined
-def _aligned(address: int) -> int:
+def aligned(address: int) -> int:
     """The first address from there on at which a line of memory begins."""
     return (address + LINE - 1) // LINE * LINE
 
@@ -32,7 +32,7 @@ def first_address(array: Array) -> int:
 
 
 @inlined
-def _at(array: Array, index: int) -> int:
+def row_address(array: Array, index: int) -> int:
     """Where a matrix's row begins."""
     at: int = first_address(array) + index * array.shape[1] * array.itemsize
     return at
@@ -71,7 +71,7 @@ def product(
     digit_stride = 2 * inputs
     grid_stride = 12 * inputs // GROUP if in_four_bits else 16
     grids = digits + rows * digit_stride
-    weight = _at(weights, layer)
+    weight = row_address(weights, layer)
     for row in range(rows):
         at, to, grid = x + row * x_stride, digits + row * digit_stride, grids + row * grid_stride
         if in_four_bits:
@@ -82,11 +82,11 @@ def product(
         int4_product(weight, outputs, inputs, digits, digit_stride, grids, grid_stride, rows, out)
     else:
         int8_product(
-            weight, _at(scales, layer), outputs, inputs, digits, digit_stride, grids, grid_stride,
-            rows, out,
+            weight, row_address(scales, layer), outputs, inputs, digits, digit_stride, grids,
+            grid_stride, rows, out,
         )  # fmt: skip
     if biases.shape[1] > 0:
-        bias = _at(biases, layer)
+        bias = row_address(biases, layer)
         for row in range(rows):
             add_to(out + row * 4 * outputs, bias, outputs)
 
@@ -104,12 +104,13 @@ def multiply_rows(x: Array, weights: Array, scales: Array, biases: Array, out: A
     digits = np.empty(rows * digit_bytes(inputs) + LINE, np.uint8)
     product(
         rows, first_address(x), 4 * inputs, weights, scales, biases, 0, inputs,
-        out.shape[1], _aligned(first_address(digits)), first_address(out),
+        out.shape[1], aligned(first_address(digits)), first_address(out),
     )  # fmt: skip
 
 
 @inlined
-def _copied(from_: int, to: int, size: int) -> None:
+def copied(from_: int, to: int, size: int) -> None:
+    """`size` numbers, from one address to another."""
     for at in range(0, 4 * size, 4 * LANES):
         store(to + at, load(from_ + at))
 
@@ -175,13 +176,13 @@ def run_layers(
         + 7 * LINE,
         np.uint8,
     )  # fmt: skip
-    normed = _aligned(first_address(room))
-    narrow = _aligned(normed + narrow_bytes)
-    wide = _aligned(narrow + narrow_bytes)
-    digits = _aligned(wide + wide_bytes)
-    shares = _aligned(digits + most_digits)
-    tail_keys = _aligned(shares + 4 * share_stride)
-    tail_values = _aligned(tail_keys + tail_bytes)
+    normed = aligned(first_address(room))
+    narrow = aligned(normed + narrow_bytes)
+    wide = aligned(narrow + narrow_bytes)
+    digits = aligned(wide + wide_bytes)
+    shares = aligned(digits + most_digits)
+    tail_keys = aligned(shares + 4 * share_stride)
+    tail_values = aligned(tail_keys + tail_bytes)
     for at in range(0, 2 * tail_bytes, 4 * LANES):
         store(tail_keys + at, splat(np.float32(0)))  # what is masked out is still multiplied
 
@@ -189,7 +190,7 @@ def run_layers(
     for layer in range(layers):
         for row in range(rows):
             rms_norm(
-                x + row * 4 * size, _at(attention_norms, layer), size, epsilon,
+                x + row * 4 * size, row_address(attention_norms, layer), size, epsilon,
                 normed + row * 4 * size,
             )  # fmt: skip
         product(rows, normed, 4 * size, qkv[0], qkv[1], qkv[2], layer, size, qkv_size, digits, wide)
@@ -200,7 +201,7 @@ def run_layers(
             cosines = first_address(rotations) + row * head_bytes
             for head in range(heads + kv_heads):
                 if qk_norms.shape[1] > 0:
-                    weight = _at(qk_norms, layer) + (head_bytes if head >= heads else 0)
+                    weight = row_address(qk_norms, layer) + (head_bytes if head >= heads else 0)
                     rms_norm(at + head * head_bytes, weight, head_dim, epsilon,
                              at + head * head_bytes)  # fmt: skip
                 rotate(at + head * head_bytes, cosines, cosines + head_bytes // 2, head_dim)
@@ -208,8 +209,8 @@ def run_layers(
             for head in range(kv_heads):
                 key = at + (heads + head) * head_bytes
                 to = place + head * context * head_bytes
-                _copied(key, layer_keys + to, head_dim)
-                _copied(key + kv_heads * head_bytes, layer_values + to, head_dim)
+                copied(key, layer_keys + to, head_dim)
+                copied(key + kv_heads * head_bytes, layer_values + to, head_dim)
         for row in range(rows):
             slot, count, own = places[row, 0], places[row, 2], places[row, 3]
             near = count if own == 0 else (count - own) // LANES * LANES
@@ -219,8 +220,8 @@ def run_layers(
                     seen = count - own
                     found = index if index < seen else tails[row, index - seen]
                     to = (index - near) * head_bytes
-                    _copied(layer_keys + at + found * head_bytes, tail_keys + to, head_dim)
-                    _copied(layer_values + at + found * head_bytes, tail_values + to, head_dim)
+                    copied(layer_keys + at + found * head_bytes, tail_keys + to, head_dim)
+                    copied(layer_values + at + found * head_bytes, tail_values + to, head_dim)
                 attend(
                     wide + row * 4 * qkv_size + head * group * head_bytes, group,
                     layer_keys + at, layer_values + at, tail_keys, tail_values, near, count,
@@ -234,7 +235,11 @@ def run_layers(
         for row in range(rows):
             add_to(x + row * 4 * size, normed + row * 4 * size, size)
             rms_norm(
-                x + row * 4 * size, _at(mlp_norms, layer), size, epsilon, normed + row * 4 * size
+                x + row * 4 * size,
+                row_address(mlp_norms, layer),
+                size,
+                epsilon,
+                normed + row * 4 * size,
             )
         product(
             rows, normed, 4 * size, gate_up[0], gate_up[1], gate_up[2], layer, size,
@@ -250,4 +255,4 @@ def run_layers(
             add_to(x + row * 4 * size, normed + row * 4 * size, size)
             if taps[layer] >= 0:
                 to = first_address(tapped) + (row * tapped.shape[1] + taps[layer]) * 4 * size
-                _copied(x + row * 4 * size, to, size)
+                copied(x + row * 4 * size, to, size)

@@ -92,7 +92,7 @@ class CompiledStack:
                 kept_at[tap] = index
         run_layers(
             hidden.numpy(),
-            self._rotations_at(positions),
+            self.rotations_at(positions),
             rows.places,
             rows.tails,
             rows.cache.keys.numpy(),
@@ -112,7 +112,7 @@ class CompiledStack:
         )
         return tapped.flatten(1) if taps else None
 
-    def _rotations_at(self, positions: Tensor) -> Array:
+    def rotations_at(self, positions: Tensor) -> Array:
         """`[rows, 2, head_dim / 2]`: cosines and sines, from a table that grows as it is needed."""
         wanted = positions.numpy()
         last = int(wanted.max())

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,15 +23,19 @@ from dspark.calibration import Calibration
 from dspark.checkpoint import Checkpoint, Weights, find_checkpoint
 from dspark.decoder import DecoderConfig, DecoderLayer, Rotation
 from dspark.drafters.growing import GrowingTree, Outlook, Place, grow
-from dspark.drafters.heads import NONE, ConfidenceHead, NoHead, sequential_head
+from dspark.drafters.heads import NONE, ConfidenceHead, NoHead, VanillaHead, sequential_head
 from dspark.drafters.part_vocabulary import PartVocabulary
 from dspark.drafters.protocol import Anchor, Draft
 from dspark.errors import DrafterMismatch, UnsupportedArchitecture
-from dspark.fast_path import compiled_stack
+from dspark.fast_path import compiled_drafting, compiled_stack
 from dspark.kv_cache import KvCache
 from dspark.linear import Linear, linear
+from dspark.sampling import Sampler
 from dspark.target import Target, head_weight
 from dspark.tree import TreeShape
+
+if TYPE_CHECKING:
+    from dspark.compiled.drafting import CompiledDrafting
 
 ARCHITECTURE = "Qwen3DSparkModel"
 """What a checkpoint's `config.json` calls it."""
@@ -114,6 +119,7 @@ class DSparkDrafter:
         self._inverse_wavelengths = shape.rope.inverse_wavelengths(shape.head_dim).to(
             self._target.device
         )
+        self._compiled = self._compiled_drafting()
 
     @classmethod
     def load(cls, source: str | Path, target: Target) -> DSparkDrafter:
@@ -144,6 +150,10 @@ class DSparkDrafter:
         """Take in the target's tapped outputs `[tokens, taps × hidden]` at `start …`."""
         assert cache is not None
         positions = torch.arange(start, start + len(features), device=features.device)
+        if self._compiled is not None and self._stack is not None:
+            rotations = self._stack.rotations_at(positions)
+            self._compiled.take_in(cache, slot, start, features, rotations)
+            return
         keys, values = self.context(features, positions)
         for layer in range(self.shape.layers):
             cache.append(layer, slot, start, keys[:, layer], values[:, layer])
@@ -170,6 +180,8 @@ class DSparkDrafter:
     def draft(self, cache: KvCache | None, anchors: Sequence[Anchor]) -> list[Draft]:
         """Propose a block after each anchor."""
         assert cache is not None
+        if self._compiled is not None and all(_wants_likeliest(each.sampler) for each in anchors):
+            return self._likeliest(self._compiled, cache, anchors)
         hidden = self.block_hidden(cache, anchors)
         base = self.base_logits(hidden)
         tokens: list[list[int]] = [[] for _ in anchors]
@@ -241,6 +253,10 @@ class DSparkDrafter:
 
     def block_hidden(self, cache: KvCache, anchors: Sequence[Anchor]) -> Tensor:
         """The parallel stage: `[anchors, block_size, hidden]`, after the final norm."""
+        hidden = self._norm(self._before_norm(cache, anchors), self._final_norm)
+        return hidden.view(len(anchors), self.block_size, -1)
+
+    def _before_norm(self, cache: KvCache, anchors: Sequence[Anchor]) -> Tensor:
         size = self.block_size
         blocks = [_Block(each.slot, each.position, each.position + size) for each in anchors]
         masks = [self.mask_token] * (size - 1)
@@ -248,12 +264,11 @@ class DSparkDrafter:
         positions = [position for block in blocks for position in range(block.start, block.stop)]
         device = self._target.device
         # The block's own keys and values lie where the next features will overwrite them.
-        hidden = self.block(
+        return self._through_layers(
             torch.tensor(token_ids, device=device),
             torch.tensor(positions, device=device),
             SlotAttention(blocks, cache, heads=self.shape.heads, causal=False),
         )
-        return hidden.view(len(anchors), size, -1)
 
     def block(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """The parallel stage of blocks laid one after the other.
@@ -266,6 +281,9 @@ class DSparkDrafter:
         Returns:
             `[tokens, hidden]`, after the final norm.
         """
+        return self._norm(self._through_layers(token_ids, positions, attention), self._final_norm)
+
+    def _through_layers(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         hidden = self._target.embed(token_ids)
         if self._stack is not None and (rows := rows_of(attention)) is not None:
             self._stack(hidden, positions, rows)
@@ -273,7 +291,7 @@ class DSparkDrafter:
             rotation = self._rotation(positions)
             for layer in self._layers:
                 hidden = layer(hidden, rotation, attention)
-        return self._norm(hidden, self._final_norm)
+        return hidden
 
     def base_logits(self, hidden: Tensor) -> Tensor:
         """`[anchors, block_size, hidden]` → `[anchors, block_size, drafted vocab]` float32."""
@@ -332,11 +350,62 @@ class DSparkDrafter:
             return torch.full(hidden.shape[:-1], torch.inf, device=hidden.device)
         return self._confidence(hidden, hidden[..., :0] if before is None else before)
 
+    def _likeliest(
+        self, compiled: CompiledDrafting, cache: KvCache, anchors: Sequence[Anchor]
+    ) -> list[Draft]:
+        """`draft` for greedy requests, in one call behind the layers."""
+        tokens, confidences = compiled.propose(
+            self._before_norm(cache, anchors),
+            [anchor.token for anchor in anchors],
+            [self._penalised(anchor.sampler) for anchor in anchors],
+            [anchor.sampler.params.repetition_penalty for anchor in anchors],
+        )
+        rows = zip(tokens, confidences.sigmoid().tolist(), strict=True)
+        return [Draft(tuple(each), (), self.calibration.apply(row)) for each, row in rows]
+
+    def _penalised(self, sampler: Sampler) -> list[int]:
+        """What the repetition penalty counts, as places in the drafter's vocabulary."""
+        if sampler.params.repetition_penalty == 1:
+            return []
+        said = [*sampler.prompt, *sampler.answer]
+        return said if self._vocabulary is None else self._vocabulary.places(said)
+
+    def _compiled_drafting(self) -> CompiledDrafting | None:
+        confidence, rank = self._confidence, self._previous.shape[1]
+        if self._stack is None or confidence is None or type(self.head) is not VanillaHead:
+            return None
+        if confidence.weight.shape[1] != self.shape.hidden_size + rank:
+            return None
+        ids = torch.arange(self.shape.vocab_size)
+        return compiled_drafting(
+            fuse=self._fuse,
+            feature_norm=self._feature_norm,
+            context=self._context,
+            key_norms=self._key_norms,
+            norm=self._final_norm,
+            head=self._head,
+            ids=ids if self._vocabulary is None else self._vocabulary.ids,
+            embedding=self._previous,
+            spread=self.head.out,
+            confidence=confidence.weight[0],
+            doubt=float(confidence.bias),
+            epsilon=self.shape.norm_epsilon,
+            taps=len(self.taps),
+        )
+
     def _rotation(self, positions: Tensor) -> Rotation:
         return Rotation.at(positions, self._inverse_wavelengths, self._target.dtype)
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return functional.rms_norm(hidden, weight.shape, weight, self.shape.norm_epsilon)
+
+
+def _wants_likeliest(sampler: Sampler) -> bool:
+    """Whether a request takes the likeliest token, with no other penalty than for repetitions."""
+    params = sampler.params
+    return params.greedy and not (
+        params.presence_penalty or params.frequency_penalty or params.logit_bias
+    )
 
 
 def _check_match(

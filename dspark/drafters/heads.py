@@ -76,18 +76,22 @@ class NoHead:
 
 
 class VanillaHead:
-    """A Markov chain: the bias depends on the previous token alone."""
+    """A Markov chain: the bias depends on the previous token alone.
+
+    Attributes:
+        out: makes a bias of a correction.
+    """
 
     def __init__(self, weights: Weights, vocab: int, hidden: int, rank: int) -> None:
         self._rank = rank
-        self._out = weights.linear(["markov_head.markov_w2"], [vocab], rank)
+        self.out = weights.linear(["markov_head.markov_w2"], [vocab], rank)
         self._device = weights.device
 
     @property
     def spread(self) -> Tensor:
         """See `SequentialHead`."""
-        assert isinstance(self._out, FloatLinear)
-        return self._out.weight
+        assert isinstance(self.out, FloatLinear)
+        return self.out.weight
 
     def start(self, rows: int) -> Tensor:
         """No state."""
@@ -96,7 +100,7 @@ class VanillaHead:
     def __call__(self, hidden: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See `SequentialHead`."""
         correction, state = self.correction(hidden, previous, state)
-        return self._out(correction), state
+        return self.out(correction), state
 
     def correction(self, hidden: Tensor, previous: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See `SequentialHead`."""
@@ -140,19 +144,24 @@ class RecurrentHead(VanillaHead):
 
 
 class ConfidenceHead:
-    """Estimates whether a drafted token will be accepted, before it is drawn."""
+    """Estimates whether a drafted token will be accepted, before it is drawn.
+
+    Attributes:
+        weight: `[1, hidden]`, or `[1, hidden + rank]` if it sees the token before.
+        bias: `[1]`.
+    """
 
     def __init__(self, weights: Weights, hidden: int, rank: int, with_markov: bool) -> None:
         width = hidden + rank if with_markov else hidden
         name = "confidence_head.proj"
-        self._weight = weights.dense(f"{name}.weight", (1, width))
-        self._bias = weights.dense(f"{name}.bias", (1,))
+        self.weight = weights.dense(f"{name}.weight", (1, width))
+        self.bias = weights.dense(f"{name}.bias", (1,))
         self._with_markov = with_markov
 
     def __call__(self, hidden: Tensor, previous: Tensor) -> Tensor:
         """`[…, hidden]` and the token before it, `[…, rank]` → logits `[…]`."""
         inputs = torch.cat((hidden, previous), -1) if self._with_markov else hidden
-        return functional.linear(inputs, self._weight, self._bias).squeeze(-1).float()
+        return functional.linear(inputs, self.weight, self.bias).squeeze(-1).float()
 
 
 NONE = "none"

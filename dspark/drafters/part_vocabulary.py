@@ -51,7 +51,7 @@ class PartVocabulary:
             params = replace(params, logit_bias=bias)
         if not params.depends_on_history:
             return Sampler(params, (), (), whole.rng)
-        return Sampler(params, self._placed(whole.prompt), self._placed(whole.answer), whole.rng)
+        return Sampler(params, self.places(whole.prompt), self.places(whole.answer), whole.rng)
 
     def choice(self, place: Choice) -> Choice:
         """What was chosen among the places, in tokens."""
@@ -67,6 +67,7 @@ class PartVocabulary:
         whole[:, self.ids] = logits
         return whole
 
-    def _placed(self, tokens: Sequence[int]) -> list[int]:
+    def places(self, tokens: Sequence[int]) -> list[int]:
+        """Those of tokens; what has none is left out."""
         places = self._places
         return [places[token] for token in tokens if places[token] != _NOWHERE]

@@ -230,6 +230,58 @@ def test_a_drafters_block_is_what_its_layers_compute_one_by_one(
     assert (compiled - by_torch).abs().max() < 0.02 * by_torch.std()
 
 
+@pytest.mark.parametrize("penalty", [1.0, 1.5])
+def test_a_compiled_draft_is_the_one_that_torch_makes(
+    target: Target, penalty: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = random_drafter(target, layers=2, block_size=6, taps=2, markov_rank=32)
+    params = SamplingParams(repetition_penalty=penalty)
+    said = ([3, 9, 5], [9, 20, 11])
+    anchors = [
+        Anchor(slot, 20, said[slot][-1], Sampler(params, [7, 3], said[slot], Random(0)))
+        for slot in (1, 0)
+    ]
+    drafts, contexts = [], []
+    for by_torch in (False, True):
+        if by_torch:
+            monkeypatch.setattr(drafter, "_compiled", None)
+        cache = drafter.new_cache(2, 64)
+        with torch.inference_mode():
+            for slot in (0, 1):
+                features = random(20, 2 * SHAPE["hidden_size"], seed=slot)
+                drafter.extend(cache, slot, 0, features[:12])
+                drafter.extend(cache, slot, 12, features[12:])
+            contexts.append((cache.keys[:, :, :, :20].clone(), cache.values[:, :, :, :20].clone()))
+            drafts.append(drafter.draft(cache, anchors))
+    for ours, reference in zip(*contexts, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=0, atol=1e-4)
+        assert reference.abs().max() > 0.1
+    for draft, reference in zip(*drafts, strict=True):
+        assert draft.tokens == reference.tokens
+        assert draft.confidence == pytest.approx(reference.confidence, abs=1e-4)
+        assert not draft.distributions
+
+
+def test_what_is_not_simply_the_likeliest_is_left_to_torch(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = random_drafter(target, layers=1, block_size=3, taps=1, markov_rank=32)
+    assert drafter._compiled is not None
+    monkeypatch.setattr(drafter._compiled, "propose", None)  # raises if it is called
+    cache = drafter.new_cache(1, 64)
+    for params in (
+        SamplingParams(temperature=1.0),
+        SamplingParams(logit_bias={2: 100.0}),
+        SamplingParams(frequency_penalty=1.0),
+        SamplingParams(presence_penalty=1.0),
+    ):
+        sampler = Sampler(params, [1], [4], Random(0))
+        with torch.inference_mode():
+            (draft,) = drafter.draft(cache, [Anchor(0, 3, 4, sampler)])
+        assert len(draft.tokens) == 3
+        assert draft.tokens == (2, 2, 2) or not params.logit_bias
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int4"])
 def test_a_target_without_layers_has_nothing_to_compile(target: Target, dtype: str) -> None:
     frame = load_frame(target.folder, "cpu", dtype)  # what drafters are trained beside
