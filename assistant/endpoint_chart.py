@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from dspark.pictures import text
+
 _WIDTH, _HEIGHT = 760, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 20, 56, 52
 _COLOURS = ("#868e96", "#d9480f")
@@ -47,12 +49,12 @@ def svg(curves: Sequence[Curve]) -> str:
         f'font-family="system-ui, sans-serif" font-size="13" role="img">',
         "<title>Speakers cut off, against how long they wait</title>",
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        _text(16, 24, "Speakers cut off, against how long they wait", _INK, weight=600),
-        _text(_WIDTH - _RIGHT, _HEIGHT - 14, "mean wait, ms", _QUIET, anchor="end"),
-        _text(16, _TOP - 10, "% of recordings cut", _QUIET),
+        text(16, 24, "Speakers cut off, against how long they wait", _INK, weight=600),
+        text(_WIDTH - _RIGHT, _HEIGHT - 14, "mean wait, ms", _QUIET, anchor="end"),
+        text(16, _TOP - 10, "% of recordings cut", _QUIET),
     ]
     lines += [
-        _text(x(ms), _HEIGHT - _BOTTOM + 18, str(ms), _QUIET, anchor="middle")
+        text(x(ms), _HEIGHT - _BOTTOM + 18, str(ms), _QUIET, anchor="middle")
         for ms in range(0, widest + 1, 200)
     ]
     for percent in range(0, highest + 1, 5):
@@ -61,7 +63,7 @@ def svg(curves: Sequence[Curve]) -> str:
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{level}" y2="{level}" '
             f'stroke="{_GRID}"/>'
         )
-        lines.append(_text(_LEFT - 8, y(percent) + 4, str(percent), _QUIET, anchor="end"))
+        lines.append(text(_LEFT - 8, y(percent) + 4, str(percent), _QUIET, anchor="end"))
     for curve, colour in zip(curves, _COLOURS, strict=False):
         path = " ".join(f"{x(p.mean_wait_ms):.1f},{y(p.cut_ins_percent):.1f}" for p in curve.points)
         lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
@@ -75,15 +77,6 @@ def svg(curves: Sequence[Curve]) -> str:
         height = _TOP + 14 + 20 * row
         lines.append(
             f'<circle cx="{_WIDTH - 200}" cy="{height - 4}" r="5" fill="{colour}"/>'
-            + _text(_WIDTH - 188, height, curve.name, _INK)
+            + text(_WIDTH - 188, height, curve.name, _INK)
         )
     return "\n".join([*lines, "</svg>"]) + "\n"
-
-
-def _text(
-    x: float, y: float, content: str, fill: str, *, anchor: str = "start", weight: int = 400
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" text-anchor="{anchor}" '
-        f'font-weight="{weight}">{escape(content)}</text>'
-    )

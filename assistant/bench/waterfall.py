@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
 from assistant.bench.scores import Score
+from dspark.pictures import text
 
 _WIDTH = 860
 _NAMES = 190
@@ -70,8 +70,8 @@ def svg(scores: Sequence[Score]) -> str:
         f'font-family="system-ui, sans-serif" font-size="13" role="img">',
         "<title>Where the time of a median turn goes</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        _text(16, 24, "Where the time of a median turn goes", _INK, weight=600),
-        _text(16, 43, "milliseconds since the user's last sound", _QUIET),
+        text(16, 24, "Where the time of a median turn goes", _INK, weight=600),
+        text(16, 43, "milliseconds since the user's last sound", _QUIET),
         *axis.grid(height),
     ]
     top = _TOP
@@ -101,19 +101,19 @@ class _Axis:
                 f'<line x1="{x:.1f}" y1="{_TOP - 8}" x2="{x:.1f}" y2="{height - 24}" '
                 f'stroke="{_GRID}"/>'
             )
-            yield _text(x, height - 8, str(ms), _QUIET, anchor="middle")
+            yield text(x, height - 8, str(ms), _QUIET, anchor="middle")
 
 
 def _group(score: Score, group: Sequence[Bar], top: int, axis: _Axis) -> Iterator[str]:
     heard_ms = score.moments_ms["heard"]
-    yield _text(16, top + 14, score.name, _INK, weight=600)
+    yield text(16, top + 14, score.name, _INK, weight=600)
     bottom = top + _GROUP + _ROW * len(group) - 12
     x = axis.x(heard_ms)
     yield (
         f'<line x1="{x:.1f}" y1="{top + 4}" x2="{x:.1f}" y2="{bottom}" '
         f'stroke="{_HEARD}" stroke-width="2"/>'
     )
-    yield _text(x - 6, top + 14, f"heard after {heard_ms:.0f} ms", _INK, anchor="end", weight=600)
+    yield text(x - 6, top + 14, f"heard after {heard_ms:.0f} ms", _INK, anchor="end", weight=600)
     for number, bar in enumerate(group):
         yield from _row(bar, top + _GROUP - 12 + _ROW * number, axis)
 
@@ -121,23 +121,14 @@ def _group(score: Score, group: Sequence[Bar], top: int, axis: _Axis) -> Iterato
 def _row(bar: Bar, top: float, axis: _Axis) -> Iterator[str]:
     left, right = axis.x(bar.begin_ms), axis.x(bar.end_ms)
     width = max(2.0, right - left)
-    yield _text(_NAMES - 10, top + 12, bar.name, _INK, anchor="end")
+    yield text(_NAMES - 10, top + 12, bar.name, _INK, anchor="end")
     yield (
         f'<rect x="{left:.1f}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{bar.colour}"/>'
     )
     length_ms = bar.end_ms - bar.begin_ms
     told = f"{length_ms:.0f}" if length_ms else f"known at {bar.end_ms:.0f}"
     if width < _NARROW:
-        yield _text(left + width + 6, top + 12, told, _QUIET)
+        yield text(left + width + 6, top + 12, told, _QUIET)
     else:
         ink = _INK if bar.colour in (_SILENCE, _READY) else "white"
-        yield _text(right - 5, top + 12, told, ink, anchor="end")
-
-
-def _text(
-    x: float, y: float, content: str, fill: str, *, anchor: str = "start", weight: int = 400
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" text-anchor="{anchor}" '
-        f'font-weight="{weight}">{escape(content)}</text>'
-    )
+        yield text(right - 5, top + 12, told, ink, anchor="end")

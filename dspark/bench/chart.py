@@ -5,6 +5,7 @@ from __future__ import annotations
 from xml.sax.saxutils import escape
 
 from dspark.bench.measurement import Report, Row
+from dspark.pictures import text
 
 WIDTH = 860
 NAMES = 300
@@ -61,16 +62,6 @@ def _bar(row: Row, top: float, scale: float) -> list[str]:
         f'fill="{_OURS if row.system == "dspark" else _OTHERS}"/>',
         text(NAMES + max(width, allowed) + 8, baseline, value, INK),
     ]
-
-
-def text(
-    x: float, y: float, content: str, fill: str, *, anchor: str = "start", weight: int = 400
-) -> str:
-    """A line of text, `x` at its start or, for the anchor `end`, at its end."""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" text-anchor="{anchor}" '
-        f'font-weight="{weight}">{escape(content)}</text>'
-    )
 
 
 def threads(rows: list[Row]) -> str:

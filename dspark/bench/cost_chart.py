@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dspark.bench.chart import INK, NAMES, QUIET, ROW, VALUES, WIDTH, page, text, threads
+from dspark.bench.chart import INK, NAMES, QUIET, ROW, VALUES, WIDTH, page, threads
 from dspark.bench.measurement import Report, Row
+from dspark.pictures import text
 
 _TOP = 78
 _BAR = 16

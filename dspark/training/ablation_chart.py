@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
+
+from dspark.pictures import text
 
 _PLOT_WIDTH, _PLOT_HEIGHT, _LEFT, _TOP, _GAP = 230, 190, 48, 60, 130
 _INK, _QUIET, _PALE = "#212529", "#6c757d", "#e9ecef"
@@ -42,7 +43,7 @@ def svg(panels: Sequence[Panel]) -> str:
         'font-family="system-ui, sans-serif" font-size="12" role="img">',
         "<title>Acceptance by position, and accepted length</title>",
         f'<rect width="{width}" height="{height}" fill="white"/>',
-        _text(16, 24, "Acceptance by position of the block", _INK, weight=600),
+        text(16, 24, "Acceptance by position of the block", _INK, weight=600),
     ]
     for number, panel in enumerate(panels):
         parts += _panel(panel, _LEFT + (_PLOT_WIDTH + _GAP) * number, longest, ceiling)
@@ -56,17 +57,17 @@ def _panel(panel: Panel, left: float, positions: int, ceiling: float) -> list[st
     def y(acceptance: float) -> float:
         return _TOP + _PLOT_HEIGHT * (1 - acceptance / ceiling)
 
-    parts = [_text(left, _TOP - 14, panel.choice, _INK, weight=600)]
+    parts = [text(left, _TOP - 14, panel.choice, _INK, weight=600)]
     for tick in range(_TICKS + 1):
         value = ceiling * tick / _TICKS
         parts.append(
             f'<line x1="{left}" y1="{y(value):.1f}" x2="{left + _PLOT_WIDTH}" y2="{y(value):.1f}" '
             f'stroke="{_PALE}"/>'
         )
-        parts.append(_text(left - 8, y(value) + 4, f"{value:.2f}", _QUIET, anchor="end"))
+        parts.append(text(left - 8, y(value) + 4, f"{value:.2f}", _QUIET, anchor="end"))
     for position in range(1, positions + 1):
         label = str(position)
-        parts.append(_text(x(position), _TOP + _PLOT_HEIGHT + 18, label, _QUIET, anchor="middle"))
+        parts.append(text(x(position), _TOP + _PLOT_HEIGHT + 18, label, _QUIET, anchor="middle"))
     for number, line in enumerate(panel.lines):
         colour = _COLOURS[number % len(_COLOURS)]
         points = [(x(place), y(value)) for place, value in enumerate(line.acceptance, 1)]
@@ -74,14 +75,5 @@ def _panel(panel: Panel, left: float, positions: int, ceiling: float) -> list[st
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{a:.1f}" cy="{d:.1f}" r="3" fill="{colour}"/>' for a, d in points]
         name = f"{line.name}  ×{line.accepted_length:.2f}"
-        parts.append(_text(left + _PLOT_WIDTH + 8, _TOP + 12 + 18 * number, name, colour))
+        parts.append(text(left + _PLOT_WIDTH + 8, _TOP + 12 + 18 * number, name, colour))
     return parts
-
-
-def _text(
-    x: float, y: float, content: str, fill: str, *, anchor: str = "start", weight: int = 400
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" fill="{fill}" text-anchor="{anchor}" '
-        f'font-weight="{weight}">{escape(content)}</text>'
-    )

@@ -15,38 +15,13 @@ from dspark import DSparkDrafter, Engine, SamplingParams, Target
 from dspark.drafters import Anchor
 from dspark.sampling import Sampler
 from dspark.target import Span
-
-TOLERANCE = 1e-4  # absolute, in float32, as the vectors' own description asks for
-NEVER_ENDS = 10_000
+from tests.golden.cycles import NEVER_ENDS, TOLERANCE, cycles
 
 
 @pytest.fixture
 def engine(target: Target, drafter: DSparkDrafter) -> Iterator[Engine]:
     with Engine(target, drafter, context_tokens=512) as engine:
         yield engine
-
-
-def cycles(generation: Any, count: int) -> list[dict[str, Any]]:
-    """The first cycles of a generation, in the words of the reference, and its first token."""
-    found = []
-    start = generation.prompt_tokens
-    for step in generation:
-        if step.draft:
-            found.append(
-                {
-                    "start": start,
-                    "anchor": step.anchor,
-                    "draft": list(step.draft),
-                    "scheduled": step.scheduled,
-                    "accepted": step.accepted,
-                    "committed": list(step.committed),
-                }
-            )
-            start += len(step.committed)
-        if len(found) == count:
-            generation.cancel()
-            break  # steps may have been made since
-    return found
 
 
 def test_every_cycle_is_the_references(engine: Engine, prompts: list[dict[str, Any]]) -> None:

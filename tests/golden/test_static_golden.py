@@ -19,9 +19,8 @@ from dspark.sampling import Sampler
 from dspark.static_step import Rows, StaticAttention
 from dspark.steps import StaticSteps
 from dspark.target import Span
+from tests.golden.cycles import NEVER_ENDS, TOLERANCE, cycles
 
-TOLERANCE = 1e-4  # absolute, in float32, as the vectors' own description asks for
-NEVER_ENDS = 10_000
 CONTEXT = 512
 
 
@@ -29,29 +28,6 @@ CONTEXT = 512
 def engine(target: Target, drafter: DSparkDrafter) -> Iterator[Engine]:
     with Engine(target, drafter, context_tokens=CONTEXT, static_steps=True) as engine:
         yield engine
-
-
-def cycles(generation: Any, count: int) -> list[dict[str, Any]]:
-    """The first cycles of a generation, in the words of the reference."""
-    found = []
-    start = generation.prompt_tokens
-    for step in generation:
-        if step.draft:
-            found.append(
-                {
-                    "start": start,
-                    "anchor": step.anchor,
-                    "draft": list(step.draft),
-                    "scheduled": step.scheduled,
-                    "accepted": step.accepted,
-                    "committed": list(step.committed),
-                }
-            )
-            start += len(step.committed)
-        if len(found) == count:
-            generation.cancel()
-            break  # steps may have been made since
-    return found
 
 
 def test_every_cycle_is_the_references(engine: Engine, prompts: list[dict[str, Any]]) -> None:

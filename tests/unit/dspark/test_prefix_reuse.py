@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from dspark import Engine, Generation, Priority, SamplingParams, Target, load_drafter
-from dspark.target import Span
+from dspark import Engine, Priority, SamplingParams, Target, load_drafter
+from tests.unit.dspark.answers import PROMPTS, answer, greedily, longest
 
-PROMPTS = [[5, 9, 2, 33, 60], [7] * 23, [40, 3], list(range(10, 59))]
 PREFILL = 8  # tokens a step
 WORDS = [12, 13, 14]  # what the user went on to say
 OpenEngine = Callable[..., Engine]
 Write = Callable[..., Path]
-
-
-def greedily(target: Target, prompt: Sequence[int], new_tokens: int) -> list[int]:
-    """What plain recomputation of everything says the answer is."""
-    tokens = list(prompt)
-    with torch.inference_mode():
-        for _ in range(new_tokens):
-            cache = target.new_cache(1, len(tokens))
-            logits = target.forward([Span(0, 0, tokens)], cache).logits[0]
-            tokens.append(int(logits[-1].argmax()))
-    answer = tokens[len(prompt) :]
-    stops = [answer.index(stop) for stop in target.stop_token_ids if stop in answer]
-    return answer[: min(stops, default=len(answer))]
-
-
-def answer(generation: Generation) -> list[int]:
-    return [token for step in generation for token in step.committed]
-
-
-def longest(tokens: int = 100) -> SamplingParams:
-    """Never stops by itself before `tokens`."""
-    return SamplingParams(max_new_tokens=tokens, logit_bias={1: float("-inf")})
 
 
 def test_the_next_turn_of_a_dialogue_computes_only_what_is_new(open_engine: OpenEngine) -> None:
