@@ -18,7 +18,7 @@ from dspark.admission import Share
 from dspark.drafters.protocol import Anchor, Draft, Drafter
 from dspark.errors import GenerationFailed
 from dspark.generation import FinishReason, Step
-from dspark.kv_cache import KvCache, Slot
+from dspark.kv_cache import InSlots, KvCache, Slot
 from dspark.metrics import Counters
 from dspark.scheduler import Scheduler
 from dspark.sequence import Sequence as Request
@@ -26,6 +26,7 @@ from dspark.soundness import sound_part
 from dspark.steps import Steps
 from dspark.target import Span, Target
 from dspark.verification import TreeVerdict, verify_tree
+from dspark.waiting_features import WaitingFeatures
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Cycle:
 
     Attributes:
         caches: the target's and, if it has one, the drafter's; a slot is the same in both.
+        in_slots: what has to be copied where a slot's prefix is.
     """
 
     def __init__(
@@ -96,6 +98,13 @@ class Cycle:
         self.caches: list[KvCache] = [steps.cache]
         if self._drafter_cache is not None and self._drafter_cache is not steps.cache:
             self.caches.append(self._drafter_cache)
+        self.in_slots: list[InSlots] = [steps.cache]
+        self._waiting: WaitingFeatures | None = None
+        if steps.drafter is not None and steps.drafter.taps:
+            self._waiting = WaitingFeatures(steps.drafter, steps.drafter_cache)
+            self.in_slots.append(self._waiting)
+        else:
+            self.in_slots += self.caches[1:]
         self._acceptance = RunningAcceptance()
 
     def run(self, plan: Sequence[Share]) -> None:
@@ -170,6 +179,8 @@ class Cycle:
             )
             for part in drafting
         ]
+        for part in drafting:
+            self._take_in(part.slot.index)
         try:
             drafts = self._drafted(self._drafter, anchors)
         except Exception:
@@ -261,22 +272,23 @@ class Cycle:
         standing = [*range(certain), *(certain + node for node in path)]
         if span.tree is not None:
             self._steps.cache.keep(span.slot, span.start, standing)
-        if self._drafter is not None and features is not None:
+        if self._waiting is not None and features is not None:
             whole = len(standing) == standing[-1] + 1
-            self._show(
-                self._drafter, span, features[: len(standing)] if whole else features[standing]
-            )
+            stand = features[: len(standing)] if whole else features[standing]
+            self._waiting.add(span.slot, span.start, stand)
         # From here on what was rejected is forgotten: the next step overwrites it.
         part.slot.tokens += [span.tokens[row] for row in standing]
         if verdict is not None:
             self._acceptance.learn(part.verified, path)
             self._commit(part, path, verdict.token)
 
-    def _show(self, drafter: Drafter, span: Span, features: Tensor) -> None:
+    def _take_in(self, slot: int) -> None:
         """Let the drafter take in what the target made of the tokens that stand."""
+        if self._waiting is None:
+            return
         try:
             with self._timed():
-                drafter.extend(self._drafter_cache, span.slot, span.start, features)
+                self._waiting.take_in(slot)
         except Exception:
             self._drafter_failed("taking in features failed", exc_info=True)
 

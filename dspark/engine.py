@@ -110,7 +110,7 @@ class Engine:
             counters=self._counters,
         )
         self._admission = Admission(
-            SlotPool(slots, self._cycle.caches), prefill_tokens, self._counters
+            SlotPool(slots, self._cycle.in_slots), prefill_tokens, self._counters
         )
         self._max_queue = max_queue
         self._arrivals = itertools.count()

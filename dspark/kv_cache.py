@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -113,12 +114,25 @@ class Slot:
         del self.tokens[length:]
 
 
-class SlotPool:
-    """Which slot a prompt gets: the one where most of it already lies."""
+class InSlots(Protocol):
+    """Something that is kept for every slot's tokens, as a cache is."""
 
-    def __init__(self, slots: int, caches: Sequence[KvCache]) -> None:
+    def copy(self, source: int, destination: int, stop: int) -> None:
+        """Copy what is kept of positions `0 … stop-1` from one slot to another."""
+        ...
+
+
+class SlotPool:
+    """Which slot a prompt gets: the one where most of it already lies.
+
+    Args:
+        slots: how many there are.
+        kept: what is copied when a prefix is.
+    """
+
+    def __init__(self, slots: int, kept: Sequence[InSlots]) -> None:
         self.slots = [Slot(index) for index in range(slots)]
-        self._caches = caches
+        self._kept = kept
         self._takings = 0
 
     @property
@@ -145,8 +159,8 @@ class SlotPool:
         if donor.in_use or len(donor.tokens) - length > length or length == 0:
             slot = min(idle, key=lambda slot: (len(slot.tokens) > 0, slot.used_at))
         if slot is not donor and length > 0:
-            for cache in self._caches:
-                cache.copy(donor.index, slot.index, length)
+            for each in self._kept:
+                each.copy(donor.index, slot.index, length)
         self._takings += 1
         slot.tokens = list(tokens[:length])
         slot.in_use = True

@@ -141,8 +141,10 @@ def test_a_drafter_that_cannot_take_in_features_costs_nobody_an_answer(target: T
     with Engine(target, context_tokens=128) as plain:
         expected = plain.generate(PROMPTS[0], params()).token_ids
     with Engine(target, Broken(lambda drafts: drafts, taps=(0,)), context_tokens=128) as engine:
-        assert engine.generate(PROMPTS[0], params()).token_ids == expected
-        assert engine.metrics.drafter_failures == engine.metrics.steps
+        answer = engine.generate(PROMPTS[0], params())
+        assert answer.token_ids == expected
+        drafted = sum(1 for step in answer.steps if step.draft)
+        assert engine.metrics.drafter_failures == drafted > 0
 
 
 def test_the_log_tells_less_and_less_often_of_what_fails_again_and_again(
