@@ -1,11 +1,10 @@
-"""Memory for what is large: in large pages where the system has them, and kept when it is free."""
+"""Memory for what is large: in large pages where the system has them."""
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
-import sys
+import os
 from collections.abc import Sequence
 
 import torch
@@ -37,20 +36,11 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(parts), out=large_zeros(shape, parts[0].dtype))
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
-_NEVER = (1 << 31) - 1
+def use_large_pages() -> None:
+    """Let torch ask for large pages for all large tensors of this process.
 
-
-def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees, where the C library is glibc.
-
-    A training step needs the same large tensors as the one before. glibc gives large ones back to
-    the system at once and asks for new ones, and then half of a matrix product's time goes into
-    zeroing pages.
+    A training step makes and drops large tensors all the time. With small pages as much time goes
+    into getting them as into a matrix product. Torch looks whether it is to do so when the first
+    tensor is made; later this changes nothing.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_MAX, 0)
-        mallopt(_M_TRIM_THRESHOLD, _NEVER)
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")

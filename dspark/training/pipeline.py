@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from dspark.checkpoint import find_checkpoint
-from dspark.memory import keep_freed_memory
+from dspark.memory import use_large_pages
 from dspark.target import Target, load_target
 from dspark.training.corpus import Corpus
 from dspark.training.dialogues import DialogueSettings, Progress, extend_dialogues
@@ -90,7 +90,7 @@ class Pipeline:
             DSparkError: something is missing or does not belong together; the message says what.
         """
         torch.set_num_threads(self._plan.threads)
-        keep_freed_memory()
+        use_large_pages()
         self._plan.folder.mkdir(parents=True, exist_ok=True)
         evaluation = None
         for stage in (each for each in Stage if each in stages):

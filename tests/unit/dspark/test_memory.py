@@ -1,39 +1,39 @@
-"""Memory for what is large."""
+"""Large tensors and the pages they lie in."""
 
 from __future__ import annotations
 
-import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-PAGES_AFTER_FIRST = """
+PAGES_OF_TENSORS = """
 import resource, torch
-from dspark.memory import keep_freed_memory
+from dspark.memory import use_large_pages
 
-def faults():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-if {kept}:
-    keep_freed_memory()
-torch.ones(16 << 20)
-before = faults()
+if {large}:
+    use_large_pages()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(4):
     torch.ones(16 << 20)
-print(faults() - before)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
+LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def pages(kept: bool) -> int:
-    """How many pages a process gets anew for tensors as large as one it had before."""
-    script = PAGES_AFTER_FIRST.format(kept=kept)
+def pages(large: bool) -> int:
+    """How many pages a process is given for some large tensors."""
+    script = PAGES_OF_TENSORS.format(large=large)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     return int(done.stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_a_process_that_keeps_freed_memory_gets_no_new_pages_for_the_same_tensors() -> None:
-    assert pages(kept=True) < pages(kept=False) / 10
+@pytest.mark.skipif(
+    not LARGE_PAGES.exists() or "[madvise]" not in LARGE_PAGES.read_text(),
+    reason="the system gives large pages to everybody, or to nobody",
+)
+def test_large_tensors_lie_in_large_pages_if_they_are_to() -> None:
+    assert pages(large=True) < pages(large=False) / 10
