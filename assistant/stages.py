@@ -193,7 +193,13 @@ def load_engine(config: Config) -> tuple[Target, Engine]:
     )
     context_tokens = min(config.llm.context_tokens, target.context_tokens)
     drafter = _load_drafter(config, target)
-    engine = Engine(target, drafter, slots=config.llm.slots, context_tokens=context_tokens)
+    engine = Engine(
+        target,
+        drafter,
+        "confidence",  # drafts are not to cost where they do not pay
+        slots=config.llm.slots,
+        context_tokens=context_tokens,
+    )
     engine.warm_up()
     return target, engine
 

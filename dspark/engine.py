@@ -44,7 +44,8 @@ class Engine:
         target: the model whose distribution is decoded.
         drafter: proposes tokens that the target verifies; without one, decoding is plain. The
             output's distribution is the same.
-        schedule: how much of a draft is verified: `full`, all of it, which is the default;
+        schedule: how much of a draft is verified: `full`, all of it, which is the default, or of
+            `full:2` the first two tokens;
             `confidence`, as much as pays, by the drafter's confidences and what steps cost here;
             `confidence_delayed`, the same with a budget from the confidences of two steps ago;
             `threshold`, every token that survives with at least `confidence_threshold`; `off`,

@@ -127,11 +127,13 @@ class Policy(Protocol):
 
 @dataclass(frozen=True)
 class Full:
-    """Everything that was drafted, whatever it costs."""
+    """Everything that was drafted, or the first so many tokens of it, whatever they cost."""
+
+    most: int | None = None
 
     def lengths(self, step: DecodingStep, cost: StepCost) -> list[int]:
         """See `Policy`."""
-        return [len(draft.confidence) for draft in step.drafts]
+        return [len(draft.confidence[: self.most]) for draft in step.drafts]
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,8 @@ def _best_count(step: DecodingStep, cost: StepCost) -> int:
 
 
 SCHEDULES = ("off", "full", "threshold", "confidence", "confidence_delayed")
-"""What `Scheduler.named` knows; a threshold may be given as in `threshold:0.7`."""
+"""What `Scheduler.named` knows. `full:2` verifies two tokens of a draft at most, and a threshold
+may be given as in `threshold:0.7`."""
 
 WEIGHING_COSTS = ("confidence", "confidence_delayed")
 """Those of them that need to know what steps cost."""
@@ -281,17 +284,16 @@ class Scheduler:
                 weighs costs and was given none.
         """
         name, _, argument = schedule.partition(":")
-        if name not in SCHEDULES or (argument and name != "threshold"):
+        if name not in SCHEDULES or (argument and name not in ("full", "threshold")):
             raise InvalidRequest(
                 f"schedule is {schedule!r}; it must be one of {', '.join(SCHEDULES)}"
             )
-        threshold = Threshold(_probability(argument or confidence_threshold))
         if name == "off":
             return cls(None, cost)
         if name == "full":
-            return cls(Full(), cost)
+            return cls(Full(_count(argument) if argument else None), cost)
         if name == "threshold":
-            return cls(threshold, cost)
+            return cls(Threshold(_probability(argument or confidence_threshold)), cost)
         if cost is None:
             raise InvalidRequest(
                 f"the schedule {name!r} weighs what steps cost: profile the machine first, or "
@@ -357,6 +359,12 @@ class _EqualSteps:
 
     def draft_ms(self, sequences: int) -> float:
         return 0.0
+
+
+def _count(value: str) -> int:
+    if not value.isdecimal() or int(value) == 0:
+        raise InvalidRequest(f"{value!r} tokens are to be verified; it must be a number from 1")
+    return int(value)
 
 
 def _probability(value: float | str) -> float:

@@ -346,7 +346,25 @@ def test_a_threshold_can_be_named_with_its_value() -> None:
     assert Scheduler.named("threshold:0.8").schedule(1, draft) == [0]
 
 
-@pytest.mark.parametrize("schedule", ["fastest", "", "full:2", "threshold:2", "threshold:high"])
+def test_a_fixed_length_is_verified_whatever_the_confidence() -> None:
+    drafts = [Draft((0.1, 0.9, 0.2)), Draft((0.5,)), Draft(())]
+    assert Scheduler.named("full:2").schedule(3, drafts) == [2, 1, 0]
+    assert Scheduler.named("full").schedule(3, drafts) == [3, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "fastest",
+        "",
+        "confidence:2",
+        "full:0",
+        "full:-1",
+        "full:all",
+        "threshold:2",
+        "threshold:high",
+    ],
+)
 def test_an_unknown_schedule_is_refused(schedule: str) -> None:
     with pytest.raises(InvalidRequest, match="must be"):
         Scheduler.named(schedule, FREE_TOKENS)
