@@ -1,10 +1,12 @@
-"""Confidences that mean what they say: a temperature for each position, fitted from left to right.
+"""Confidences that mean what they say: a line through their logits, fitted from left to right.
 
 What the scheduler weighs is survival, the product of confidences, so that is what is calibrated:
-the temperature of a position is the one that makes the product up to there come true as often as
-it says, with the earlier positions' temperatures fixed (sequential temperature scaling: DSpark,
-arXiv 2607.05147). A temperature is a monotone map of one confidence, which looks at nothing else,
-so calibrated schedules are as lossless as others.
+the temperature of a position is the one that makes what became of the product up to there
+likeliest, with the earlier positions fixed (sequential temperature scaling: DSpark, arXiv
+2607.05147). A drafter that met few dialogues expects too much of new ones everywhere, which no
+temperature mends, so each comes with an offset that makes survival right on average. Both together
+are a monotone map of one confidence, which looks at nothing else, so calibrated schedules are as
+lossless as others.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from dspark.errors import CheckpointError, InvalidRequest
 FILE_NAME = "calibration.json"
 BINS = 15
 _GRID = np.geomspace(0.1, 10.0, 201)  # 2.3 % apart, with 1 in the middle
+_FARTHEST, _HALVINGS = 8.0, 30  # of offsets
 _EPSILON = 1e-6  # keeps certainty finite as a logit
 
 Array = NDArray[np.float64]
@@ -36,11 +39,17 @@ class Calibration:
     Attributes:
         temperatures: one a position of the block. Later positions use the last one; with none
             confidences stay as they are.
+        offsets: as many, added to the logits behind the temperatures; or none.
     """
 
     temperatures: tuple[float, ...] = ()
+    offsets: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.offsets and len(self.offsets) != len(self.temperatures):
+            raise InvalidRequest("there must be as many offsets as temperatures, or none")
+        if not all(map(math.isfinite, self.offsets)):
+            raise InvalidRequest(f"the offsets are {self.offsets}; they must be finite")
         if not all(0 < each < math.inf for each in self.temperatures):
             raise InvalidRequest(
                 f"the temperatures are {self.temperatures}; they must be above zero and finite"
@@ -56,8 +65,9 @@ class Calibration:
         """The calibrated confidence of a token at a position of the block."""
         if not self.temperatures:
             return confidence
-        last = len(self.temperatures) - 1
-        return _scaled(confidence, self.temperatures[min(position, last)])
+        place = min(position, len(self.temperatures) - 1)
+        offset = self.offsets[place] if self.offsets else 0.0
+        return _scaled(confidence, self.temperatures[place], offset)
 
     @classmethod
     def of_checkpoint(cls, folder: Path) -> Calibration:
@@ -76,11 +86,10 @@ class Calibration:
                 f"{path} cannot be read as JSON ({error}): calibrate again, or delete it to use "
                 "the drafter uncalibrated"
             ) from error
-        temperatures = content.get("temperatures") if isinstance(content, Mapping) else None
         try:
-            if not isinstance(temperatures, list) or not all(map(_is_number, temperatures)):
-                raise InvalidRequest("it has no list of numbers called temperatures")
-            return cls(tuple(float(each) for each in temperatures))
+            if not isinstance(content, Mapping) or "temperatures" not in content:
+                raise InvalidRequest("it has no temperatures")
+            return cls(_numbers(content, "temperatures"), _numbers(content, "offsets"))
         except InvalidRequest as error:
             raise CheckpointError(
                 f"{path} is no calibration ({error}): calibrate again, or delete it to use the "
@@ -91,13 +100,13 @@ class Calibration:
         """Store as `calibration.json` in a checkpoint's folder, whole or not at all."""
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as unfinished:
             path = Path(unfinished) / FILE_NAME
-            content = {"temperatures": list(self.temperatures)}
+            content = {"temperatures": list(self.temperatures), "offsets": list(self.offsets)}
             path.write_text(json.dumps(content, indent=2), encoding="utf-8")
             path.replace(folder / FILE_NAME)
 
 
 def fit(confidence: Array, accepted: NDArray[np.integer]) -> Calibration:
-    """The temperatures that make survival come true as often as it says.
+    """The temperatures and offsets that make survival come true as often as it says.
 
     Args:
         confidence: `[drafts, block]`, uncalibrated.
@@ -109,17 +118,40 @@ def fit(confidence: Array, accepted: NDArray[np.integer]) -> Calibration:
     """
     _check(confidence, accepted)
     survives = np.ones(len(confidence))
-    temperatures = []
+    temperatures, offsets = [], []
     for position in range(confidence.shape[1]):
         logits = _logits(confidence[:, position])
         survived = accepted > position
-        candidates = [survives * _sigmoid(logits / temperature) for temperature in _GRID]
-        errors = [expected_calibration_error(each, survived) for each in candidates]
+        found = [_offset(logits / temperature, survives, survived) for temperature in _GRID]
+        candidates = [
+            survives * _sigmoid(logits / temperature + offset)
+            for temperature, offset in zip(_GRID, found, strict=True)
+        ]
+        surprises = [_surprise(each, survived) for each in candidates]
         # Among equally good ones the mildest change.
-        best = min(range(len(_GRID)), key=lambda i: (errors[i], abs(math.log(_GRID[i]))))
+        best = min(range(len(_GRID)), key=lambda i: (surprises[i], abs(math.log(_GRID[i]))))
         temperatures.append(float(_GRID[best]))
+        offsets.append(found[best])
         survives = candidates[best]
-    return Calibration(tuple(temperatures))
+    return Calibration(tuple(temperatures), tuple(offsets))
+
+
+def _offset(logits: Array, survives: Array, survived: NDArray[np.bool_]) -> float:
+    """What to add to the logits so that as many survive as are expected to, by bisection."""
+    low, high = -_FARTHEST, _FARTHEST
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if float((survives * _sigmoid(logits + middle)).mean()) < survived.mean():
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _surprise(probability: Array, happened: NDArray[np.bool_]) -> float:
+    """Mean log loss. With an offset that is right on average the calibration error says little."""
+    clipped = np.clip(probability, _EPSILON, 1 - _EPSILON)
+    return -float(np.where(happened, np.log(clipped), np.log1p(-clipped)).mean())
 
 
 def expected_calibration_error(
@@ -154,10 +186,12 @@ def _check(confidence: Array, accepted: NDArray[np.integer]) -> None:
         )
 
 
-def _scaled(confidence: float, temperature: float) -> float:
+def _scaled(confidence: float, temperature: float, offset: float) -> float:
     clipped = min(max(confidence, _EPSILON), 1 - _EPSILON)
     logit = math.log(clipped) - math.log1p(-clipped)
-    return 0.5 + 0.5 * math.tanh(logit / temperature / 2)  # the sigmoid, without overflow
+    return 0.5 + 0.5 * math.tanh(
+        (logit / temperature + offset) / 2
+    )  # the sigmoid, without overflow
 
 
 def _logits(confidence: Array) -> Array:
@@ -167,6 +201,13 @@ def _logits(confidence: Array) -> Array:
 
 def _sigmoid(logits: Array) -> Array:
     return 1 / (1 + np.exp(-logits))
+
+
+def _numbers(content: Mapping[str, object], name: str) -> tuple[float, ...]:
+    numbers = content.get(name, [])
+    if not isinstance(numbers, list) or not all(map(_is_number, numbers)):
+        raise InvalidRequest(f"its {name} are no list of numbers")
+    return tuple(float(each) for each in numbers)
 
 
 def _is_number(value: object) -> bool:

@@ -42,6 +42,18 @@ def test_miscalibrated_survival_is_set_right_on_drafts_not_seen_in_fitting() -> 
     assert max(survival_errors(calibrated(calibration, confidence), accepted)) < 0.015
 
 
+def test_offsets_set_right_what_expects_too_much_everywhere() -> None:
+    rng = np.random.default_rng(5)
+    logits = rng.normal(-0.3, 0.8, (2 * DRAFTS, 2))
+    survives = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).cumprod(axis=1)
+    confidence, accepted = 1 / (1 + np.exp(-logits - 0.9)), survives.sum(axis=1)
+    calibration = fit(confidence[:DRAFTS], accepted[:DRAFTS])
+    assert calibration.offsets == pytest.approx((-0.9, -0.9), abs=0.15)
+    rest = confidence[DRAFTS:], accepted[DRAFTS:]
+    assert max(survival_errors(*rest)) > 0.15
+    assert max(survival_errors(calibrated(calibration, rest[0]), rest[1])) < 0.02
+
+
 def test_the_temperatures_undo_what_distorted_the_confidences() -> None:
     found = np.array(fit(*miscalibrated(seed=1)).temperatures)
     # Later positions are reached seldom, so that their temperature matters and shows less.
@@ -112,8 +124,9 @@ def test_positions_beyond_the_last_temperature_use_it() -> None:
 # --- beside a checkpoint -------------------------------------------------------------------------
 
 
-def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
-    calibration = Calibration((0.5, 1.25, 3.0))
+@pytest.mark.parametrize("offsets", [(), (-0.5, 0.0, 0.25)])
+def test_it_is_read_as_it_was_written(tmp_path: Path, offsets: tuple[float, ...]) -> None:
+    calibration = Calibration((0.5, 1.25, 3.0), offsets)
     calibration.write(tmp_path)
     assert Calibration.of_checkpoint(tmp_path) == calibration
     assert [path.name for path in tmp_path.iterdir()] == ["calibration.json"]
@@ -137,6 +150,9 @@ def test_a_checkpoint_without_the_file_is_uncalibrated(tmp_path: Path) -> None:
         '{"temperatures": [-1]}',
         '{"temperatures": [Infinity]}',
         '{"temperatures": [NaN]}',
+        '{"temperatures": [1], "offsets": 1}',
+        '{"temperatures": [1], "offsets": [1, 2]}',
+        '{"temperatures": [1], "offsets": [Infinity]}',
     ],
 )
 def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, content: str) -> None:
