@@ -34,8 +34,14 @@ class WaitingFeatures:
 
         They are copied, since the next step may overwrite them.
         """
-        pieces = _before(self._pieces[slot], start)
-        self._pieces[slot] = [*pieces, (start, features.clone())]
+        pieces = self._pieces[slot]
+        # From the end: a long rest leaves many pieces, and all of them are not to be looked at.
+        while pieces and pieces[-1][0] >= start:
+            pieces.pop()
+        if pieces:
+            before, kept = pieces[-1]
+            pieces[-1] = (before, kept[: start - before])
+        pieces.append((start, features.clone()))
 
     def copy(self, source: int, destination: int, stop: int) -> None:
         """Copy positions `0 … stop-1` from one slot to another, taken in or not."""

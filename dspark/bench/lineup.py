@@ -74,7 +74,9 @@ def lineup(wanted: Wanted) -> tuple[Contender, ...]:
         for each in wanted.systems
         if each == "dspark" or (wanted.source.path is not None and wanted.temperature == 0)
     ]
-    shapes = {each: None if each == "none" else TreeShape.parse(each) for each in wanted.trees}
+    shapes = {
+        each: None if each == "none" else TreeShape.parse(each) for each in ("none", *wanted.trees)
+    }
     contenders: list[Contender] = []
 
     def transformers(dtype: str, prompt_lookup: bool) -> Contender:
@@ -142,7 +144,7 @@ def lineup(wanted: Wanted) -> tuple[Contender, ...]:
             ours(dtype, drafter, schedule, tree)
             for dtype in wanted.dtypes
             for drafter in wanted.drafters
-            for tree in shapes
+            for tree in wanted.trees
             for schedule in wanted.schedules
         ]
     return tuple(contenders)
