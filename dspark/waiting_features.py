@@ -1,7 +1,7 @@
 """What the target made of tokens, kept for a drafter until it is asked for a draft.
 
-While drafting does not pay nobody asks, and a token then takes as long as without a drafter. And a
-first token does not wait until the drafter has read its prompt.
+While drafting does not pay nobody asks, and nothing is computed for it. And a first token does not
+wait until the drafter has read its prompt.
 """
 
 from __future__ import annotations
