@@ -100,12 +100,24 @@ class Cycle:
             self.caches.append(self._drafter_cache)
         self.in_slots: list[InSlots] = [steps.cache]
         self._waiting: WaitingFeatures | None = None
-        if steps.drafter is not None and steps.drafter.taps:
-            self._waiting = WaitingFeatures(steps.drafter, steps.drafter_cache)
+        if steps.drafter is not None and steps.feature_width:
+            self._waiting = WaitingFeatures(
+                steps.drafter,
+                steps.drafter_cache,
+                slots=steps.cache.slots,
+                width=steps.feature_width,
+                like=steps.cache.keys,
+            )
             self.in_slots.append(self._waiting)
         else:
             self.in_slots += self.caches[1:]
         self._acceptance = RunningAcceptance()
+
+    @property
+    def bytes(self) -> int:
+        """How much memory it keeps for its sequences."""
+        kept = sum(cache.bytes for cache in self.caches)
+        return kept + (0 if self._waiting is None else self._waiting.bytes)
 
     def run(self, plan: Sequence[Share]) -> None:
         """Advance every sequence of the plan; one that fails fails alone."""
@@ -179,8 +191,10 @@ class Cycle:
             )
             for part in drafting
         ]
-        for part in drafting:
-            self._take_in(part.slot.index)
+        if self._waiting is not None:
+            for part in drafting:
+                with self._taking_in():
+                    self._waiting.take_in(part.slot.index)
         try:
             drafts = self._drafted(self._drafter, anchors)
         except Exception:
@@ -275,20 +289,20 @@ class Cycle:
         if self._waiting is not None and features is not None:
             whole = len(standing) == standing[-1] + 1
             stand = features[: len(standing)] if whole else features[standing]
-            self._waiting.add(span.slot, span.start, stand)
+            with self._taking_in():
+                self._waiting.add(span.slot, span.start, stand)
         # From here on what was rejected is forgotten: the next step overwrites it.
         part.slot.tokens += [span.tokens[row] for row in standing]
         if verdict is not None:
             self._acceptance.learn(part.verified, path)
             self._commit(part, path, verdict.token)
 
-    def _take_in(self, slot: int) -> None:
-        """Let the drafter take in what the target made of the tokens that stand."""
-        if self._waiting is None:
-            return
+    @contextmanager
+    def _taking_in(self) -> Iterator[None]:
+        """The drafter takes in what the target made of the tokens that stand."""
         try:
             with self._timed():
-                self._waiting.take_in(slot)
+                yield
         except Exception:
             self._drafter_failed("taking in features failed", exc_info=True)
 

@@ -277,8 +277,11 @@ class Engine:
 
     @property
     def cache_bytes(self) -> int:
-        """How much memory keys and values take, decided when the engine is opened."""
-        return sum(cache.bytes for cache in self._cycle.caches)
+        """How much memory the engine keeps for its sequences, decided when it is opened.
+
+        That is keys and values, and features that a drafter has not taken in yet.
+        """
+        return self._cycle.bytes
 
     @property
     def running(self) -> int:

@@ -53,6 +53,11 @@ class KvCache:
             self.values = torch.zeros(shape, dtype=dtype, device=device)
 
     @property
+    def slots(self) -> int:
+        """How many sequences it holds."""
+        return self.keys.shape[1]
+
+    @property
     def bytes(self) -> int:
         """How much memory the cache may come to use."""
         return 2 * self.keys.numel() * self.keys.element_size()

@@ -32,6 +32,8 @@ class Steps(Protocol):
         drafter: whose drafts are verified, if there is one.
         cache: the target's keys and values.
         drafter_cache: the drafter's, if it needs any; it may be the target's own.
+        feature_width: of the features that `forward` returns for the drafter to take in; 0 where
+            it takes none in, or does so within the step.
         vouches_for_drafts: whether drafts need not be looked at to see if they make sense, beyond
             their tokens and confidences.
     """
@@ -39,6 +41,7 @@ class Steps(Protocol):
     drafter: Drafter | None
     cache: KvCache
     drafter_cache: KvCache | None
+    feature_width: int
     vouches_for_drafts: bool
 
     def prepare(self) -> None:
@@ -76,6 +79,7 @@ class RaggedSteps:
         self._target = target
         self._taps = () if drafter is None else drafter.taps
         self.drafter = drafter
+        self.feature_width = len(self._taps) * target.decoder.config.hidden_size
         self.cache = target.new_cache(slots, context_tokens)
         self.drafter_cache = _drafter_cache(drafter, self.cache, slots, context_tokens)
 
@@ -123,6 +127,8 @@ class StaticSteps:
             self._static = StaticDSparkDrafter(drafter, slots, context_tokens, graphs)
             self.drafter, self.drafter_cache = self._static, self._static.cache
         self.vouches_for_drafts = self._static is not None
+        taps = () if drafter is None or self._static is not None else drafter.taps
+        self.feature_width = len(taps) * target.decoder.config.hidden_size
         # One slot more, for what pads the shapes.
         self.cache = target.new_cache(slots + 1, context_tokens)
         if self._static is None:

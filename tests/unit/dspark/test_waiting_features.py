@@ -8,9 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspark.waiting_features import WaitingFeatures
+from dspark.waiting_features import ROOM_TOKENS, WaitingFeatures
 
 SLOTS = 3
+LENGTHS = st.one_of(st.integers(1, 4), st.integers(ROOM_TOKENS - 4, ROOM_TOKENS + 4))
 Rows = list[list[float]]  # by slot, the feature of each position
 
 
@@ -41,7 +42,8 @@ class FakeDrafter:
 
 def waiting() -> tuple[Any, FakeDrafter, FakeCache]:
     drafter, cache = FakeDrafter(), FakeCache()
-    return WaitingFeatures(drafter, cache), drafter, cache  # type: ignore[arg-type]
+    parts: tuple[Any, Any] = drafter, cache
+    return WaitingFeatures(*parts, slots=SLOTS, width=1, like=torch.empty(0)), drafter, cache
 
 
 @given(st.data())
@@ -56,13 +58,13 @@ def test_what_is_taken_in_late_is_what_would_have_been_taken_in_at_once(
         what = data.draw(st.sampled_from(["add", "add", "copy", "take in"]))
         if what == "add":
             start = data.draw(st.integers(0, len(at_once[slot])))
-            new = [float(100 * number + place) for place in range(data.draw(st.integers(1, 4)))]
+            new = [float(1000 * number + place) for place in range(data.draw(LENGTHS))]
             features = torch.tensor(new)[:, None]
             late.add(slot, start, features)
             features.fill_(-1)  # the next step may write there
             at_once[slot][start:] = new
         elif what == "copy":
-            source = data.draw(slots.filter(lambda each, slot=slot: each != slot))  # type: ignore[misc]
+            source = data.draw(slots.filter(lambda each, slot=slot: each != slot))  # type: ignore[arg-type]
             stop = data.draw(st.integers(0, len(at_once[source])))
             late.copy(source, slot, stop)
             at_once[slot] = at_once[source][:stop]
@@ -83,6 +85,17 @@ def test_tokens_one_after_the_other_are_taken_in_together() -> None:
     late.take_in(1)
     assert drafter.calls == 1
     assert cache.rows[1] == [0, 1, 2, 3, 4]
+
+
+def test_a_long_rest_takes_in_many_at_a_time() -> None:
+    late, drafter, cache = waiting()
+    tokens = 3 * ROOM_TOKENS
+    for position in range(tokens):
+        late.add(1, position, torch.full((1, 1), float(position)))
+    assert drafter.calls == 2
+    late.take_in(1)
+    assert drafter.calls == 3
+    assert cache.rows[1] == list(range(tokens))
 
 
 def test_what_cannot_be_taken_in_is_not_tried_again() -> None:
