@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dspark.compiled.attention import attend
 from dspark.compiled.jit import compiled, inlined
-from dspark.compiled.layers import Array, first_address
+from dspark.compiled.layers import Array, first_address, in_use
 from dspark.compiled.vectors import LANES, load_brain, store
 
 
@@ -42,6 +42,8 @@ def _attend_each(queries: Array, keys: Array, values: Array, counts: Array, out:
                 first_address(wide_values), 0, 0, count, count, head_dim, first_address(shares),
                 share_stride, first_address(out) + place,
             )  # fmt: skip
+    for scratch in (wide_keys.ravel(), wide_values.ravel(), shares):
+        in_use(scratch)
 
 
 def attend_each(queries: Tensor, keys: Tensor, values: Tensor, counts: Tensor) -> Tensor:

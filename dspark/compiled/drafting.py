@@ -22,6 +22,7 @@ from dspark.compiled.layers import (
     copied,
     digit_bytes,
     first_address,
+    in_use,
     product,
     row_address,
 )
@@ -99,6 +100,7 @@ def _take_in(
                 copied(key, first_address(keys) + place * head_bytes, head_dim)
                 value = key + kv_heads * head_bytes
                 copied(value, first_address(values) + place * head_bytes, head_dim)
+    in_use(room)
 
 
 @inlined
@@ -181,6 +183,7 @@ def _propose(
             best = _best(bias, vocab)
             seen[anchor, best] = True
             tokens[anchor, place + 1] = ids[best]
+    in_use(room)
 
 
 @dataclass(frozen=True)

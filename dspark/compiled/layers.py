@@ -32,6 +32,15 @@ def first_address(array: Array) -> int:
 
 
 @inlined
+def in_use(array: Array) -> None:
+    """Say, at a function's end, that it used a local array's memory by its address until here.
+
+    Numba frees an array behind the last mention of its name, and an address mentions none.
+    """
+    array[0] = 0
+
+
+@inlined
 def row_address(array: Array, index: int) -> int:
     """Where a matrix's row begins."""
     at: int = first_address(array) + index * array.shape[1] * array.itemsize
@@ -106,6 +115,7 @@ def multiply_rows(x: Array, weights: Array, scales: Array, biases: Array, out: A
         rows, first_address(x), 4 * inputs, weights, scales, biases, 0, inputs,
         out.shape[1], aligned(first_address(digits)), first_address(out),
     )  # fmt: skip
+    in_use(digits)
 
 
 @inlined
@@ -256,3 +266,4 @@ def run_layers(
             if taps[layer] >= 0:
                 to = first_address(tapped) + (row * tapped.shape[1] + taps[layer]) * 4 * size
                 copied(x + row * 4 * size, to, size)
+    in_use(room)
