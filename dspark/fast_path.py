@@ -47,6 +47,15 @@ def compiles() -> bool:
     return architecture in _NEEDED and all(features.get(each) for each in _NEEDED[architecture])
 
 
+def compiled_version() -> str:
+    """Tells apart what may be compiled here: it changes with this package."""
+    if not compiles():
+        return "not compiled"
+    from dspark.compiled.jit import VERSION
+
+    return VERSION
+
+
 def compiled_linear(weight: Tensor, bias: Tensor | None, kept_in: WeightFormat) -> Linear | None:
     """A layer in 4 or 8 bits, if it can be compiled for.
 

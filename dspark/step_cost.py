@@ -259,8 +259,11 @@ def _context(target: Target) -> int:
 
 
 def _shape(target: Target) -> str:
-    """What durations depend on: not the weights, but their shapes and precision, and torch."""
+    """What durations depend on: not the weights, but their shapes and precision, and the code."""
     import torch
 
+    from dspark.fast_path import compiled_version
+
     config = hashlib.sha256((target.folder / "config.json").read_bytes()).hexdigest()
-    return f"{config[:16]}, {target.decoder.precision}, torch {torch.__version__}"
+    code = f"torch {torch.__version__}, {compiled_version()}"
+    return f"{config[:16]}, {target.decoder.precision}, {code}"

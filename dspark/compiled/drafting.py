@@ -20,10 +20,10 @@ from dspark.compiled.layers import (
     Linear,
     aligned,
     copied,
-    digit_bytes,
     first_address,
     in_use,
     product,
+    product_room,
     row_address,
 )
 from dspark.compiled.vectors import (
@@ -75,7 +75,11 @@ def _take_in(
     width = 2 * layers * kv_heads * head_dim
     fused_bytes, both_bytes = 4 * rows * size, 4 * rows * width
     room = np.empty(
-        fused_bytes + both_bytes + rows * digit_bytes(max(wide, size)) + 3 * LINE, np.uint8
+        fused_bytes
+        + both_bytes
+        + max(product_room(rows, wide), product_room(rows, size))
+        + 3 * LINE,
+        np.uint8,
     )
     fused = aligned(first_address(room))
     both = aligned(fused + fused_bytes)
@@ -149,11 +153,10 @@ def _propose(
     anchors, block = confidences.shape
     vocab, rank = ids.shape[0], embedding.shape[1]
     normed_bytes, base_bytes = 4 * rows * size, 4 * rows * vocab
+    most_digits = max(product_room(rows, size), product_room(1, rank))
     room = np.empty(
-        normed_bytes + base_bytes + 4 * vocab + 4 * rank + rows * digit_bytes(max(size, rank))
-        + 5 * LINE,
-        np.uint8,
-    )  # fmt: skip
+        normed_bytes + base_bytes + 4 * vocab + 4 * rank + most_digits + 5 * LINE, np.uint8
+    )
     normed = aligned(first_address(room))
     base = aligned(normed + normed_bytes)
     bias = aligned(base + base_bytes)

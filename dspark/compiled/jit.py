@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import llvmlite.binding
 import numba
 
+from dspark.compiled.processor import MATRIX_UNIT
 from dspark.step_cost import cache_folder
 
 logger = logging.getLogger(__name__)
@@ -19,15 +19,20 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _sources() -> str:
-    """Tells versions of this package apart: a cached function knows only its own file."""
-    digest = hashlib.sha256(numba.__version__.encode())
+    """Tells versions of this package apart: a cached function knows only its own file.
+
+    And whether the matrix unit may be used, which numba does not look at either.
+    """
+    digest = hashlib.sha256(f"{numba.__version__}, {MATRIX_UNIT}".encode())
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-FOLDER = cache_folder() / "compiled" / _sources()
-FEATURES = dict(llvmlite.binding.get_host_cpu_features())
+VERSION = _sources()
+"""Of all that is compiled."""
+
+FOLDER = cache_folder() / "compiled" / VERSION
 
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}

@@ -11,6 +11,7 @@ from dspark.compiled.attention import attend
 from dspark.compiled.elementwise import add_to, gate, rms_norm, rotate
 from dspark.compiled.jit import compiled, inlined
 from dspark.compiled.linear import int4_digits, int4_product, int8_digits, int8_product
+from dspark.compiled.matrix_tiles import matrix_room
 from dspark.compiled.tiles import GROUP
 from dspark.compiled.vectors import LANES, LINE, load, splat, store
 
@@ -73,7 +74,7 @@ def product(
         layer: which.
         inputs: of a row.
         outputs: of a row.
-        digits: address of room for the rows' digits.
+        digits: address of `product_room`, at the beginning of a line of memory.
         out: address of `[rows, outputs]` float32.
     """
     in_four_bits = scales.shape[1] == 0
@@ -88,7 +89,10 @@ def product(
         else:
             int8_digits(at, inputs, to, grid)
     if in_four_bits:
-        int4_product(weight, outputs, inputs, digits, digit_stride, grids, grid_stride, rows, out)
+        room = aligned(grids + rows * grid_stride)
+        int4_product(
+            weight, outputs, inputs, digits, digit_stride, grids, grid_stride, rows, out, room
+        )
     else:
         int8_product(
             weight, row_address(scales, layer), outputs, inputs, digits, digit_stride, grids,
@@ -101,16 +105,17 @@ def product(
 
 
 @inlined
-def digit_bytes(inputs: int) -> int:
-    """How much room the digits of a row take at most, with their grids."""
-    return 2 * inputs + max(16, 12 * inputs // GROUP)
+def product_room(rows: int, inputs: int) -> int:
+    """How many bytes the digits of rows take at most, with their grids and what works on them."""
+    digits = rows * (2 * inputs + max(16, 12 * inputs // GROUP))
+    return digits + LINE + matrix_room(rows, inputs)
 
 
 @compiled
 def multiply_rows(x: Array, weights: Array, scales: Array, biases: Array, out: Array) -> None:
     """`x [rows, inputs]` float32 times one weight (see `product`) into `out [rows, outputs]`."""
     rows, inputs = x.shape
-    digits = np.empty(rows * digit_bytes(inputs) + LINE, np.uint8)
+    digits = np.empty(product_room(rows, inputs) + LINE, np.uint8)
     product(
         rows, first_address(x), 4 * inputs, weights, scales, biases, 0, inputs,
         out.shape[1], aligned(first_address(digits)), first_address(out),
@@ -178,7 +183,10 @@ def run_layers(
 
     narrow_bytes = 4 * rows * max(size, attention_size)
     wide_bytes = 4 * rows * max(qkv_size, 2 * mlp_size)
-    most_digits = rows * digit_bytes(max(max(size, attention_size), mlp_size))
+    most_digits = max(
+        max(product_room(rows, size), product_room(rows, attention_size)),
+        product_room(rows, mlp_size),
+    )
     share_stride = 4 * (context + tails.shape[1] + LANES) // LINE * LINE
     tail_bytes = (tails.shape[1] + 2 * LANES) * head_bytes
     room = np.empty(

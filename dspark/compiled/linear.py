@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from dspark.compiled.jit import inlined
+from dspark.compiled.matrix_tiles import height_of, matrix_product, suits_matrix_unit
 from dspark.compiled.tiles import (
     FINER,
     GROUP,
@@ -112,16 +113,12 @@ def _tile_of(rows: int) -> int:
 
 @inlined
 def _share_second_digits(grids: int, grid_stride: int, groups: int, rows: int) -> None:
-    """Let the first row of each tile say where any of its rows has second digits."""
-    row = 0
-    while row < rows:
-        tile = _tile_of(rows - row)
-        flags = grids + row * grid_stride + 8 * groups
-        for other in range(1, tile):
-            for at in range(0, 4 * groups, 4):
-                if load_whole(flags + other * grid_stride + at) != 0:
-                    store_whole(flags + at, 1)
-        row += tile
+    """Let the first of some rows say where any of them has second digits."""
+    flags = grids + 8 * groups
+    for other in range(1, rows):
+        for at in range(0, 4 * groups, 4):
+            if load_whole(flags + other * grid_stride + at) != 0:
+                store_whole(flags + at, 1)
 
 
 @inlined
@@ -135,11 +132,28 @@ def int4_product(
     grid_stride: int,
     rows: int,
     out: int,
+    room: int,
 ) -> None:
-    """Rows of digits times a 4-bit weight: float32 `[rows, outputs]` at `out`."""
+    """Rows of digits times a 4-bit weight: float32 `[rows, outputs]` at `out`.
+
+    `room` is the address of `matrix_room`.
+    """
     groups = inputs // GROUP
     stride = 4 * outputs
-    _share_second_digits(grids, grid_stride, groups, rows)
+    if suits_matrix_unit(rows, inputs):
+        height = height_of(rows)
+        for row in range(0, rows, height):
+            first = min(row, rows - height)
+            _share_second_digits(grids + first * grid_stride, grid_stride, groups, height)
+        matrix_product(
+            weights, outputs, inputs, digits, digit_stride, grids, grid_stride, rows, out, room
+        )
+        return
+    row = 0
+    while row < rows:
+        tall = _tile_of(rows - row)
+        _share_second_digits(grids + row * grid_stride, grid_stride, groups, tall)
+        row += tall
     for tile in range(outputs // LANES):
         weight = weights + tile * groups * INT4_GROUP_BYTES
         row = 0

@@ -19,7 +19,7 @@ import llvmlite.ir as ir
 from numba.core import cgutils, types
 
 from dspark.compiled.dot import BYTES, dot_of, flavour_for, signed_levels
-from dspark.compiled.jit import FEATURES
+from dspark.compiled.processor import FEATURES
 from dspark.compiled.vectors import (
     FLOAT,
     HALF,
@@ -28,6 +28,7 @@ from dspark.compiled.vectors import (
     I32,
     I64,
     LANES,
+    LINE,
     Builder,
     constant,
     emitting,
@@ -57,9 +58,11 @@ _VECTORS = GROUP * LANES // 2 // BYTES
 _AHEAD_BYTES = 5120
 
 
-def _ask_ahead(builder: Builder, address: Any, size: int) -> None:
-    """Begin to fetch what will be read in a while, as much as is read now."""
-    prefetch(builder, builder.add(address, ir.Constant(I64, _AHEAD_BYTES)), size)
+def ask_ahead(builder: Builder, address: Any, line: int, lines: int) -> None:
+    """Begin to fetch some of the lines that will be read in a while, as here some are read now."""
+    prefetch(
+        builder, builder.add(address, ir.Constant(I64, _AHEAD_BYTES + LINE * line)), LINE * lines
+    )
 
 
 def _bytes_at(builder: Builder, address: Any, offset: int) -> Any:
@@ -72,12 +75,71 @@ def _four_everywhere(builder: Builder, address: Any, offset: int) -> Any:
     return builder.bitcast(splat_value(builder, builder.load(at, align=1)), vector(I8, BYTES))
 
 
-def _float_everywhere(builder: Builder, address: Any) -> Any:
+def float_everywhere(builder: Builder, address: Any) -> Any:
+    """The number at an address in every lane."""
     return splat_value(builder, builder.load(pointer(builder, address, FLOAT), align=1))
 
 
-def _rows(builder: Builder, address: Any, stride: Any, rows: int) -> list[Any]:
+def rows_from(builder: Builder, address: Any, stride: Any, rows: int) -> list[Any]:
+    """The addresses of so many rows, `stride` bytes apart."""
     return [builder.add(address, builder.mul(stride, ir.Constant(I64, row))) for row in range(rows)]
+
+
+def codes_of(builder: Builder, address: Any) -> list[Any]:
+    """The codes of a 4-bit group, in the order of its inputs, four to a vector (see above)."""
+    packed = [_bytes_at(builder, address, BYTES * index) for index in range(_VECTORS)]
+    low = constant(I8, 15, BYTES)
+    words = [builder.bitcast(each, vector(I16, 2 * LANES)) for each in packed]
+    shifted = [builder.lshr(each, constant(I16, 4, 2 * LANES)) for each in words]
+    halves = [*packed, *(builder.bitcast(each, vector(I8, BYTES)) for each in shifted)]
+    return [builder.and_(each, low) for each in halves]
+
+
+def scale_and_offset(builder: Builder, address: Any) -> tuple[Any, Any]:
+    """Those of a 4-bit group, for each output."""
+    scales = builder.add(address, ir.Constant(I64, INT4_GROUP_BYTES - 4 * LANES))
+    offsets = builder.add(scales, ir.Constant(I64, 2 * LANES))
+    scale, offset = (load_vector(builder, each, HALF) for each in (scales, offsets))
+    return builder.fpext(scale, vector(FLOAT)), builder.fpext(offset, vector(FLOAT))
+
+
+def add_group(
+    builder: Builder,
+    sums: list[Any],
+    scale: Any,
+    offset: Any,
+    grids: list[Any],
+    column: Any,
+    firsts: Callable[[int], Any],
+    seconds: Callable[[int], Any],
+) -> None:
+    """Add to each row's sums what a group is worth.
+
+    Args:
+        builder: where the code goes.
+        sums: variables, one a row.
+        scale: the group's, for each output.
+        offset: likewise.
+        grids: where in each row's grids the group's scale lies (see `int4_tile`).
+        column: bytes from there to its sum, and from there to its mark.
+        firsts: a row's exact sums of codes times first digits.
+        seconds: of second digits; asked for only where there are any.
+    """
+    numbers = [
+        variable(builder, builder.sitofp(firsts(row), vector(FLOAT))) for row in range(len(sums))
+    ]
+    mark = pointer(builder, builder.add(builder.add(grids[0], column), column), I32)
+    wanted = builder.icmp_signed("!=", builder.load(mark, align=1), ir.Constant(I32, 0))
+    with builder.if_then(wanted):
+        for row, number in enumerate(numbers):
+            finer = builder.sitofp(seconds(row), vector(FLOAT))
+            whole = fused(builder, finer, constant(FLOAT, 1 / FINER), builder.load(number))
+            builder.store(whole, number)
+    for number, grid, sum_ in zip(numbers, grids, sums, strict=True):
+        step = builder.fmul(scale, float_everywhere(builder, grid))
+        value = fused(builder, builder.load(number), step, builder.load(sum_))
+        total = float_everywhere(builder, builder.add(grid, column))
+        builder.store(fused(builder, offset, total, value), sum_)
 
 
 def int4_tile(rows: int) -> Callable[..., Any]:
@@ -96,57 +158,40 @@ def int4_tile(rows: int) -> Callable[..., Any]:
     ) -> Any:  # fmt: skip
         def emit(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Any:
             weights, groups, digits, digit_stride, grids, grid_stride, out, out_stride = arguments
-            digit_rows = _rows(builder, digits, digit_stride, rows)
-            grid_rows = _rows(builder, grids, grid_stride, rows)
+            digit_rows = rows_from(builder, digits, digit_stride, rows)
+            grid_rows = rows_from(builder, grids, grid_stride, rows)
             sums = [variable(builder, constant(FLOAT, 0.0)) for _ in range(rows)]
-            half = ir.Constant(I64, INT4_GROUP_BYTES - 4 * LANES)
             with cgutils.for_range(builder, groups) as loop:
                 at = builder.add(
                     weights, builder.mul(loop.index, ir.Constant(I64, INT4_GROUP_BYTES))
                 )
-                _ask_ahead(builder, at, INT4_GROUP_BYTES)
-                packed = [_bytes_at(builder, at, BYTES * index) for index in range(_VECTORS)]
-                codes = [builder.and_(each, constant(I8, 15, BYTES)) for each in packed]
-                for each in packed:
-                    words = builder.lshr(
-                        builder.bitcast(each, vector(I16, 2 * LANES)), constant(I16, 4, 2 * LANES)
-                    )
-                    high = builder.bitcast(words, vector(I8, BYTES))
-                    codes.append(builder.and_(high, constant(I8, 15, BYTES)))
-                place = builder.add(at, half)
-                scale = builder.fpext(load_vector(builder, place, HALF), vector(FLOAT))
-                place = builder.add(place, ir.Constant(I64, 2 * LANES))
-                offset = builder.fpext(load_vector(builder, place, HALF), vector(FLOAT))
+                ask_ahead(builder, at, 0, INT4_GROUP_BYTES // LINE)
+                codes = codes_of(builder, at)
+                scale, offset = scale_and_offset(builder, at)
                 inputs = builder.mul(loop.index, ir.Constant(I64, GROUP))
                 quad = builder.mul(loop.index, ir.Constant(I64, 4))
                 column = builder.mul(groups, ir.Constant(I64, 4))  # of the grids, in bytes
 
-                def add_digits(row: int, first_input: Any, finer: float) -> None:
+                seconds = builder.add(inputs, builder.mul(groups, ir.Constant(I64, GROUP)))
+
+                def products(row: int, first_input: Any) -> Any:
                     x = builder.add(digit_rows[row], first_input)
                     exact = constant(I32, 0)
                     for index, code in enumerate(codes):
                         exact = _dot(builder, exact, code, _four_everywhere(builder, x, 4 * index))
-                    step = _float_everywhere(builder, builder.add(grid_rows[row], quad))
-                    if finer != 1:
-                        step = builder.fmul(step, constant(FLOAT, 1 / finer))
-                    number = builder.sitofp(exact, vector(FLOAT))
-                    value = fused(
-                        builder, number, builder.fmul(scale, step), builder.load(sums[row])
-                    )
-                    builder.store(value, sums[row])
+                    return exact
 
-                for row in range(rows):
-                    add_digits(row, inputs, 1)
-                    at = builder.add(builder.add(grid_rows[row], quad), column)
-                    total = _float_everywhere(builder, at)
-                    builder.store(fused(builder, offset, total, builder.load(sums[row])), sums[row])
-                at = builder.add(builder.add(grid_rows[0], quad), builder.add(column, column))
-                wanted = builder.load(pointer(builder, at, I32), align=1)
-                with builder.if_then(builder.icmp_signed("!=", wanted, ir.Constant(I32, 0))):
-                    seconds = builder.add(inputs, builder.mul(groups, ir.Constant(I64, GROUP)))
-                    for row in range(rows):
-                        add_digits(row, seconds, FINER)
-            for row, at in enumerate(_rows(builder, out, out_stride, rows)):
+                add_group(
+                    builder,
+                    sums,
+                    scale,
+                    offset,
+                    [builder.add(each, quad) for each in grid_rows],
+                    column,
+                    lambda row: products(row, inputs),
+                    lambda row: products(row, seconds),
+                )
+            for row, at in enumerate(rows_from(builder, out, out_stride, rows)):
                 place = pointer(builder, at, vector(FLOAT))
                 builder.store(builder.load(sums[row]), place, align=1)
             return context.get_dummy_value()
@@ -171,13 +216,13 @@ def int8_tile(rows: int) -> Callable[..., Any]:
         def emit(context: Any, builder: Builder, _signature: Any, arguments: Any) -> Any:
             weights, quads, digits, digit_stride, grids, grid_stride = arguments[:6]
             scales, out, out_stride = arguments[6:]
-            digit_rows = _rows(builder, digits, digit_stride, rows)
+            digit_rows = rows_from(builder, digits, digit_stride, rows)
             second = builder.mul(quads, ir.Constant(I64, 4))
             pairs = [(x, builder.add(x, second)) for x in digit_rows]
             sums = [[variable(builder, constant(I32, 0)) for _ in pair] for pair in pairs]
             with cgutils.for_range(builder, quads) as loop:
                 at = builder.add(weights, builder.mul(loop.index, ir.Constant(I64, BYTES)))
-                _ask_ahead(builder, at, BYTES)
+                ask_ahead(builder, at, 0, 1)
                 weight = _bytes_at(builder, at, 0)
                 inputs = builder.mul(loop.index, ir.Constant(I64, 4))
                 for pair, both in zip(pairs, sums, strict=True):
@@ -185,8 +230,8 @@ def int8_tile(rows: int) -> Callable[..., Any]:
                         four = _four_everywhere(builder, builder.add(x, inputs), 0)
                         builder.store(_dot(builder, builder.load(sum_), weight, four), sum_)
             scale = load_vector(builder, scales, FLOAT)
-            grid_rows = _rows(builder, grids, grid_stride, rows)
-            for row, at in enumerate(_rows(builder, out, out_stride, rows)):
+            grid_rows = rows_from(builder, grids, grid_stride, rows)
+            for row, at in enumerate(rows_from(builder, out, out_stride, rows)):
                 value = None
                 for digit in (1, 0):  # the smaller first
                     grid = builder.add(grid_rows[row], ir.Constant(I64, 4 * digit))
@@ -196,7 +241,7 @@ def int8_tile(rows: int) -> Callable[..., Any]:
                         splat_value(builder, builder.load(zero, align=1)),
                     )
                     number = builder.sitofp(exact, vector(FLOAT))
-                    step = _float_everywhere(builder, grid)
+                    step = float_everywhere(builder, grid)
                     value = (
                         builder.fmul(number, step)
                         if value is None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from itertools import pairwise
 from random import Random
@@ -17,10 +20,12 @@ from safetensors.torch import save_file
 
 from dspark import Target, load_target
 from dspark.compiled.dot import BYTES, Flavour, dot_of, signed_levels
-from dspark.compiled.jit import FEATURES, inlined
+from dspark.compiled.jit import inlined
+from dspark.compiled.processor import FEATURES
 from dspark.compiled.vectors import I8, I32, LANES, emitting, load_vector, pointer, vector
 from dspark.compiled.weights import CompiledLinear
-from dspark.drafters.protocol import Anchor
+from dspark.drafters.dspark import DSparkDrafter
+from dspark.drafters.protocol import Anchor, Draft
 from dspark.fast_path import compiled_stack, compiles
 from dspark.linear import Int8Linear
 from dspark.random_weights import random_drafter
@@ -49,6 +54,9 @@ FAMILIES: Mapping[str, Mapping[str, object]] = {
 }
 
 
+MODEL = {**CONFIG, **SHAPE, **FAMILIES["qwen3"]}
+
+
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
@@ -69,6 +77,45 @@ def test_a_product_is_that_of_the_weights_it_keeps(kept_in: str, outlier: float)
     # Half a step of the first digit is lost at most where there is no second.
     lost = 3 * rows.square().mean(1).sqrt().max() / 127 if kept_in == "int4" else 0
     assert error <= 0.2 * lost * weight.abs().sum(1).max() + 0.003 * outlier
+
+
+@pytest.mark.parametrize("inputs", [64, 96, 1280], ids="{} inputs".format)
+@pytest.mark.parametrize("kept_in", ["int4", "int8"])
+def test_a_rows_bits_do_not_depend_on_its_company(kept_in: str, inputs: int) -> None:
+    layer = getattr(CompiledLinear, f"in_{kept_in}")(random(OUT, inputs), random(OUT, seed=2))
+    rows = random(17, inputs, seed=1)
+    rows[::3, 7] *= 50  # some rows have second digits, and not all of them in the same places
+    rows[::4, 40] *= 50
+    alone = torch.cat([layer(row[None]) for row in rows])
+    for count in range(1, len(rows) + 1):
+        assert torch.equal(layer(rows[:count]), alone[:count])
+
+
+WHERE_FREED_MEMORY_IS_GONE = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4096"}
+COMPUTES = """
+import torch
+from dspark.compiled.weights import CompiledLinear
+from dspark.compiled.batch_attention import attend_each
+from dspark.random_weights import random_drafter, random_target
+from tests.unit.dspark.test_compiled import MODEL, draft_of, logits, span, tokens
+
+for kept_in in ("in_int4", "in_int8"):
+    getattr(CompiledLinear, kept_in)(torch.randn(64, 4096))(torch.randn(8, 4096))
+target = random_target(MODEL, dtype="int4")
+logits(target, [[span(0, 0, tokens(60))]])
+draft_of(random_drafter(target, layers=2, block_size=6, taps=2, markov_rank=32))
+cached = torch.randn(3, 2, 64, 32).bfloat16()
+attend_each(torch.randn(3, 6, 32).bfloat16(), cached, cached, torch.tensor([64, 3, 1]))
+"""
+
+
+def test_scratch_memory_is_not_freed_while_it_is_used() -> None:
+    """Where every larger piece of memory is a mapping of its own, using a freed one is fatal."""
+    environment = {**os.environ, **WHERE_FREED_MEMORY_IS_GONE}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPUTES], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:] or done.returncode
 
 
 FLAVOURS: dict[Flavour, str | None] = {
@@ -230,35 +277,46 @@ def test_a_drafters_block_is_what_its_layers_compute_one_by_one(
     assert (compiled - by_torch).abs().max() < 0.02 * by_torch.std()
 
 
+def draft_of(
+    drafter: DSparkDrafter, params: SamplingParams | None = None
+) -> tuple[list[Draft], tuple[torch.Tensor, torch.Tensor]]:
+    """Drafts for two slots, and the keys and values that the drafter took in for them."""
+    said = ([3, 9, 5], [9, 20, 11])
+    anchors = [
+        Anchor(
+            slot,
+            20,
+            said[slot][-1],
+            Sampler(params or SamplingParams(), [7, 3], said[slot], Random(0)),
+        )
+        for slot in (1, 0)
+    ]
+    cache = drafter.new_cache(2, 64)
+    with torch.inference_mode():
+        for slot in (0, 1):
+            features = random(20, len(drafter.taps) * SHAPE["hidden_size"], seed=slot)
+            drafter.extend(cache, slot, 0, features[:12])
+            drafter.extend(cache, slot, 12, features[12:])
+        context = cache.keys[:, :, :, :20].clone(), cache.values[:, :, :, :20].clone()
+        return drafter.draft(cache, anchors), context
+
+
 @pytest.mark.parametrize("penalty", [1.0, 1.5])
 def test_a_compiled_draft_is_the_one_that_torch_makes(
     target: Target, penalty: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drafter = random_drafter(target, layers=2, block_size=6, taps=2, markov_rank=32)
     params = SamplingParams(repetition_penalty=penalty)
-    said = ([3, 9, 5], [9, 20, 11])
-    anchors = [
-        Anchor(slot, 20, said[slot][-1], Sampler(params, [7, 3], said[slot], Random(0)))
-        for slot in (1, 0)
-    ]
-    drafts, contexts = [], []
-    for by_torch in (False, True):
-        if by_torch:
-            monkeypatch.setattr(drafter, "_compiled", None)
-        cache = drafter.new_cache(2, 64)
-        with torch.inference_mode():
-            for slot in (0, 1):
-                features = random(20, 2 * SHAPE["hidden_size"], seed=slot)
-                drafter.extend(cache, slot, 0, features[:12])
-                drafter.extend(cache, slot, 12, features[12:])
-            contexts.append((cache.keys[:, :, :, :20].clone(), cache.values[:, :, :, :20].clone()))
-            drafts.append(drafter.draft(cache, anchors))
-    for ours, reference in zip(*contexts, strict=True):
+    assert drafter._compiled is not None
+    drafts, context = draft_of(drafter, params)
+    monkeypatch.setattr(drafter, "_compiled", None)
+    references, expected = draft_of(drafter, params)
+    for ours, reference in zip(context, expected, strict=True):
         torch.testing.assert_close(ours, reference, rtol=0, atol=1e-4)
         assert reference.abs().max() > 0.1
-    for draft, reference in zip(*drafts, strict=True):
-        assert draft.tokens == reference.tokens
-        assert draft.confidence == pytest.approx(reference.confidence, abs=1e-4)
+    for draft, by_torch in zip(drafts, references, strict=True):
+        assert draft.tokens == by_torch.tokens
+        assert draft.confidence == pytest.approx(by_torch.confidence, abs=1e-4)
         assert not draft.distributions
 
 
