@@ -11,7 +11,8 @@ from dspark.compiled.attention import attend
 from dspark.compiled.elementwise import add_to, gate, rms_norm, rotate
 from dspark.compiled.jit import compiled, inlined
 from dspark.compiled.linear import int4_digits, int4_product, int8_digits, int8_product
-from dspark.compiled.matrix_tiles import matrix_room
+from dspark.compiled.matrix_int4 import matrix_int4_room
+from dspark.compiled.matrix_int8 import matrix_int8_room
 from dspark.compiled.tiles import GROUP
 from dspark.compiled.vectors import LANES, LINE, load, splat, store
 
@@ -81,6 +82,7 @@ def product(
     digit_stride = 2 * inputs
     grid_stride = 12 * inputs // GROUP if in_four_bits else 16
     grids = digits + rows * digit_stride
+    room = aligned(grids + rows * grid_stride)
     weight = row_address(weights, layer)
     for row in range(rows):
         at, to, grid = x + row * x_stride, digits + row * digit_stride, grids + row * grid_stride
@@ -89,14 +91,13 @@ def product(
         else:
             int8_digits(at, inputs, to, grid)
     if in_four_bits:
-        room = aligned(grids + rows * grid_stride)
         int4_product(
             weight, outputs, inputs, digits, digit_stride, grids, grid_stride, rows, out, room
         )
     else:
         int8_product(
             weight, row_address(scales, layer), outputs, inputs, digits, digit_stride, grids,
-            grid_stride, rows, out,
+            grid_stride, rows, out, room,
         )  # fmt: skip
     if biases.shape[1] > 0:
         bias = row_address(biases, layer)
@@ -108,7 +109,7 @@ def product(
 def product_room(rows: int, inputs: int) -> int:
     """How many bytes the digits of rows take at most, with their grids and what works on them."""
     digits = rows * (2 * inputs + max(16, 12 * inputs // GROUP))
-    return digits + LINE + matrix_room(rows, inputs)
+    return digits + LINE + max(matrix_int4_room(rows, inputs), matrix_int8_room())
 
 
 @compiled

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from dspark.compiled.jit import inlined
-from dspark.compiled.matrix_tiles import height_of, matrix_product, suits_matrix_unit
+from dspark.compiled.matrix_int4 import height_of, matrix_int4_product, suits_matrix_int4
+from dspark.compiled.matrix_int8 import matrix_int8_product, suits_matrix_int8
 from dspark.compiled.tiles import (
     FINER,
     GROUP,
@@ -136,16 +137,16 @@ def int4_product(
 ) -> None:
     """Rows of digits times a 4-bit weight: float32 `[rows, outputs]` at `out`.
 
-    `room` is the address of `matrix_room`.
+    `room` is the address of `matrix_int4_room`.
     """
     groups = inputs // GROUP
     stride = 4 * outputs
-    if suits_matrix_unit(rows, inputs):
+    if suits_matrix_int4(rows, inputs):
         height = height_of(rows)
         for row in range(0, rows, height):
             first = min(row, rows - height)
             _share_second_digits(grids + first * grid_stride, grid_stride, groups, height)
-        matrix_product(
+        matrix_int4_product(
             weights, outputs, inputs, digits, digit_stride, grids, grid_stride, rows, out, room
         )
         return
@@ -190,8 +191,18 @@ def int8_product(
     grid_stride: int,
     rows: int,
     out: int,
+    room: int,
 ) -> None:
-    """Rows of digits times an 8-bit weight: float32 `[rows, outputs]` at `out`."""
+    """Rows of digits times an 8-bit weight: float32 `[rows, outputs]` at `out`.
+
+    `room` is the address of `matrix_int8_room`.
+    """
+    if suits_matrix_int8(rows, inputs):
+        matrix_int8_product(
+            weights, scales, outputs, inputs, digits, digit_stride, grids, grid_stride, rows, out,
+            room,
+        )  # fmt: skip
+        return
     quads = inputs // 4
     stride = 4 * outputs
     for tile in range(outputs // LANES):

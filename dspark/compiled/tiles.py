@@ -201,6 +201,28 @@ def int4_tile(rows: int) -> Callable[..., Any]:
     return tile
 
 
+def store_int8_outputs(builder: Builder, sums: list[Any], grid: Any, scales: Any, to: Any) -> None:
+    """Write what a row's exact sums, of first and of second digits, are worth.
+
+    Args:
+        builder: where the code goes.
+        sums: of codes times digits.
+        grid: address of the row's grids (see `int8_tile`).
+        scales: address of the sixteen outputs' scales.
+        to: address.
+    """
+    value = None
+    for digit in (1, 0):  # the smaller first
+        at = builder.add(grid, ir.Constant(I64, 4 * digit))
+        zero = pointer(builder, builder.add(at, ir.Constant(I64, 8)), I32)
+        exact = builder.sub(sums[digit], splat_value(builder, builder.load(zero, align=1)))
+        number = builder.sitofp(exact, vector(FLOAT))
+        step = float_everywhere(builder, at)
+        value = builder.fmul(number, step) if value is None else fused(builder, number, step, value)
+    scaled = builder.fmul(value, load_vector(builder, scales, FLOAT))
+    builder.store(scaled, pointer(builder, to, vector(FLOAT)), align=1)
+
+
 def int8_tile(rows: int) -> Callable[..., Any]:
     """`(weights, quads, digits, digit_stride, grids, grid_stride, scales, out, out_stride)`.
 
@@ -229,26 +251,10 @@ def int8_tile(rows: int) -> Callable[..., Any]:
                     for x, sum_ in zip(pair, both, strict=True):
                         four = _four_everywhere(builder, builder.add(x, inputs), 0)
                         builder.store(_dot(builder, builder.load(sum_), weight, four), sum_)
-            scale = load_vector(builder, scales, FLOAT)
             grid_rows = rows_from(builder, grids, grid_stride, rows)
-            for row, at in enumerate(rows_from(builder, out, out_stride, rows)):
-                value = None
-                for digit in (1, 0):  # the smaller first
-                    grid = builder.add(grid_rows[row], ir.Constant(I64, 4 * digit))
-                    zero = pointer(builder, builder.add(grid, ir.Constant(I64, 8)), I32)
-                    exact = builder.sub(
-                        builder.load(sums[row][digit]),
-                        splat_value(builder, builder.load(zero, align=1)),
-                    )
-                    number = builder.sitofp(exact, vector(FLOAT))
-                    step = float_everywhere(builder, grid)
-                    value = (
-                        builder.fmul(number, step)
-                        if value is None
-                        else fused(builder, number, step, value)
-                    )
-                place = pointer(builder, at, vector(FLOAT))
-                builder.store(builder.fmul(value, scale), place, align=1)
+            outs = rows_from(builder, out, out_stride, rows)
+            for both, grid, to in zip(sums, grid_rows, outs, strict=True):
+                store_int8_outputs(builder, [builder.load(each) for each in both], grid, scales, to)
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 9), emit

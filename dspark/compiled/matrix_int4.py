@@ -1,4 +1,4 @@
-"""Sixteen outputs of a 4-bit layer for a few rows, by the matrix unit.
+"""4-bit layers for a few rows, by the matrix unit.
 
 The unit sums products of 64 inputs, but every group of 32 has scales of its own. So it is given
 two groups at a time and twice as many rows, each with zeros in the place of one of the groups:
@@ -202,15 +202,15 @@ def first_row(part: int, rows: int) -> int:
 
 
 @inlined
-def suits_matrix_unit(rows: int, inputs: int) -> bool:
-    """Whether there is one, and `matrix_product` is the faster one for so many rows."""
+def suits_matrix_int4(rows: int, inputs: int) -> bool:
+    """Whether there is one, and `matrix_int4_product` is the faster one for so many rows."""
     return MATRIX_UNIT and rows >= _FEWEST_ROWS and inputs % (2 * GROUP) == 0
 
 
 @inlined
-def matrix_room(rows: int, inputs: int) -> int:
-    """How many bytes of room `matrix_product` needs; none where it is not suited."""
-    if not suits_matrix_unit(rows, inputs):
+def matrix_int4_room(rows: int, inputs: int) -> int:
+    """How many bytes of room `matrix_int4_product` needs; none where it is not suited."""
+    if not suits_matrix_int4(rows, inputs):
         return 0
     return (rows + MOST_ROWS) * (4 * inputs + _VALUES_BYTES) + _WORK_BYTES
 
@@ -243,7 +243,7 @@ def _spread(digits: int, digit_stride: int, inputs: int, rows: int, to: int) -> 
 
 
 @inlined
-def matrix_product(
+def matrix_int4_product(
     weights: int,
     outputs: int,
     inputs: int,
@@ -257,7 +257,7 @@ def matrix_product(
 ) -> None:
     """Rows of digits, three at least, times a 4-bit weight of an even number of groups.
 
-    `room` is the address of `matrix_room`, at the beginning of a line of memory.
+    `room` is the address of `matrix_int4_room`, at the beginning of a line of memory.
     """
     groups = inputs // GROUP
     stride = 4 * outputs
