@@ -20,7 +20,7 @@ from dspark.errors import GenerationFailed
 from dspark.generation import FinishReason, Step
 from dspark.kv_cache import InSlots, KvCache, Slot
 from dspark.metrics import Counters
-from dspark.scheduler import Scheduler
+from dspark.scheduler import Drafting, Scheduler
 from dspark.sequence import Sequence as Request
 from dspark.soundness import sound_part
 from dspark.steps import Steps
@@ -185,9 +185,15 @@ class Cycle:
         drafting = [part for part in parts if self._room(part) > 0]
         if not drafting:
             return
+        # The same for all, and not what each has room for: a draft must not depend on the others'.
+        most = self._scheduler.most_drafted
         anchors = [
             Anchor(
-                part.slot.index, part.sequence.computed, part.sequence.anchor, part.sequence.sampler
+                part.slot.index,
+                part.sequence.computed,
+                part.sequence.anchor,
+                part.sequence.sampler,
+                most,
             )
             for part in drafting
         ]
@@ -256,7 +262,7 @@ class Cycle:
         self._scheduler.record(
             _certain_tokens(parts),
             sequences=len(decoding),
-            drafted=sum(1 for step in decoding if step.draft),
+            drafting=Drafting.of([part.draft for part in parts if part.outcome is not None]),
             verified=sum(step.scheduled for step in decoding),
             # Whatever ends an answer early, or holds tokens back, is not the drafter's doing.
             committed=sum(step.accepted + 1 for step in decoding),
@@ -286,7 +292,9 @@ class Cycle:
         standing = [*range(certain), *(certain + node for node in path)]
         if span.tree is not None:
             self._steps.cache.keep(span.slot, span.start, standing)
-        if self._waiting is not None and features is not None:
+        if self._waiting is not None and features is None:
+            self._waiting.void(span.slot, span.start)
+        elif self._waiting is not None and features is not None:
             whole = len(standing) == standing[-1] + 1
             stand = features[: len(standing)] if whole else features[standing]
             with self._taking_in():

@@ -17,10 +17,37 @@ from itertools import accumulate, islice, takewhile
 from operator import mul
 from typing import NamedTuple, Protocol
 
+from dspark.draft_length import DraftLength
 from dspark.errors import InvalidRequest
 from dspark.generation import Priority
 from dspark.speculation_switch import SpeculationSwitch
 from dspark.tree import ANCHOR, TreeShape
+
+
+class Drafting(NamedTuple):
+    """What was drafted for a step.
+
+    Attributes:
+        sequences: for how many.
+        tokens: how many, over all of them.
+        sampled: how many of those were drawn from a distribution.
+    """
+
+    sequences: int = 0
+    tokens: int = 0
+    sampled: int = 0
+
+    @classmethod
+    def of(cls, drafts: Sequence[Drafted]) -> Drafting:
+        """What these drafts, empty or not, are together."""
+        lengths = [len(draft.confidence) for draft in drafts]
+        return cls(
+            sequences=sum(length > 0 for length in lengths),
+            tokens=sum(lengths),
+            sampled=sum(
+                length for draft, length in zip(drafts, lengths, strict=True) if draft.sampled
+            ),
+        )
 
 
 class StepCost(Protocol):
@@ -30,8 +57,8 @@ class StepCost(Protocol):
         """Milliseconds of a target step that computes so many tokens, at least one."""
         ...
 
-    def draft_ms(self, sequences: int) -> float:
-        """Milliseconds of drafting one block for each of so many sequences."""
+    def draft_ms(self, drafting: Drafting) -> float:
+        """Milliseconds of drafting that much."""
         ...
 
 
@@ -47,6 +74,11 @@ class Drafted(Protocol):
     @property
     def tree(self) -> TreeShape | None:
         """Which token follows which; None if each follows the one before."""
+        ...
+
+    @property
+    def sampled(self) -> bool:
+        """Whether its tokens were drawn from distributions."""
         ...
 
 
@@ -65,9 +97,9 @@ class DecodingStep:
     certain_tokens: int
 
     @property
-    def drafted(self) -> int:
-        """For how many sequences a block was drafted."""
-        return sum(1 for draft in self.drafts if draft.confidence)
+    def drafting(self) -> Drafting:
+        """What was drafted for it."""
+        return Drafting.of(self.drafts)
 
 
 def survival(draft: Drafted) -> Iterator[float]:
@@ -187,14 +219,15 @@ class DelayedBudget:
 
     def lengths(self, step: DecodingStep, cost: StepCost) -> list[int]:
         """See `Policy`."""
-        if not step.drafted:
+        sequences = step.drafting.sequences
+        if not sequences:
             return [0] * len(step.drafts)
         settled = self._past[0] if len(self._past) == 2 else None
-        self._past.append((_best_count(step, cost), step.drafted))
+        self._past.append((_best_count(step, cost), sequences))
         if settled is None:
             return EarlyStop().lengths(step, cost)
         count, drafted_then = settled
-        budget = round(count * step.drafted / drafted_then)
+        budget = round(count * sequences / drafted_then)
         lengths = [0] * len(step.drafts)
         for index, _ in islice(most_likely_first(step), budget):
             lengths[index] += 1
@@ -210,7 +243,7 @@ class _Throughput(NamedTuple):
     @classmethod
     def of_anchors(cls, step: DecodingStep, cost: StepCost) -> _Throughput:
         """Of a step that verifies nothing: each sequence gets the one token after its anchor."""
-        ms = cost.draft_ms(step.drafted) + cost.cost_ms(step.certain_tokens)
+        ms = cost.draft_ms(step.drafting) + cost.cost_ms(step.certain_tokens)
         return cls(len(step.drafts), ms)
 
     def beats(self, other: _Throughput) -> bool:
@@ -220,7 +253,7 @@ class _Throughput(NamedTuple):
 
 def _growth(step: DecodingStep, cost: StepCost) -> Iterator[tuple[int, _Throughput]]:
     """The sequence of each next candidate, and the throughput with it and all before it."""
-    draft_ms = cost.draft_ms(step.drafted)
+    draft_ms = cost.draft_ms(step.drafting)
     expected = float(len(step.drafts))
     candidates = most_likely_first(step)
     for tokens, (index, survives) in enumerate(candidates, step.certain_tokens + 1):
@@ -248,7 +281,8 @@ WEIGHING_COSTS = ("confidence", "confidence_delayed")
 class Scheduler:
     """One engine's decisions: whether to draft at all, and how much of each draft to verify.
 
-    Every decoding step goes: draft if `drafting`, `schedule`, verify, `record`.
+    Every decoding step goes: draft if `drafting`, `most_drafted` tokens, `schedule`, verify,
+    `record`.
 
     Args:
         policy: chooses the lengths; None never drafts.
@@ -265,6 +299,7 @@ class Scheduler:
         self._policy = policy
         self._cost = cost or _EqualSteps()
         self._switch = switch
+        self._length = DraftLength()
 
     @classmethod
     def named(
@@ -307,6 +342,11 @@ class Scheduler:
         """Whether the next step's sequences are to be drafted for."""
         return self._policy is not None and (self._switch is None or self._switch.on)
 
+    @property
+    def most_drafted(self) -> int | None:
+        """How many tokens are worth drafting for a sequence; None for as many as there can be."""
+        return self._policy.most if isinstance(self._policy, Full) else self._length.most
+
     def schedule(
         self,
         certain_tokens: int,
@@ -323,30 +363,39 @@ class Scheduler:
         if self._policy is None or not any(draft.confidence for draft in drafts):
             return [0] * len(drafts)
         priorities = priorities or [Priority.CONFIRMED] * len(drafts)
-        return self._policy.lengths(DecodingStep(drafts, priorities, certain_tokens), self._cost)
+        step = DecodingStep(drafts, priorities, certain_tokens)
+        lengths = self._policy.lengths(step, self._cost)
+        self._length.record(max(lengths))
+        return lengths
 
     def record(
-        self, certain_tokens: int, *, sequences: int, drafted: int, verified: int, committed: int
+        self,
+        certain_tokens: int,
+        *,
+        sequences: int,
+        drafting: Drafting,
+        verified: int,
+        committed: int,
     ) -> None:
         """Tell what came of a step, so that drafting stops, and is tried again, when it should.
 
         Args:
             certain_tokens: as for `schedule`.
             sequences: how many were decoded.
-            drafted: for how many of them a block was drafted.
+            drafting: what was drafted for them.
             verified: how many drafted tokens were verified, over all sequences.
             committed: how many tokens the step gave, over all sequences.
         """
         if self._switch is None or sequences == 0:
             return
-        if drafted == 0:
+        if drafting.sequences == 0:
             self._switch.record_plain()
             return
         cost = self._cost
         # Plain decoding would have had the prompts' parts in its first step only.
         further_steps = committed / sequences - 1
         self._switch.record_drafted(
-            spent_ms=cost.draft_ms(drafted) + cost.cost_ms(certain_tokens + verified),
+            spent_ms=cost.draft_ms(drafting) + cost.cost_ms(certain_tokens + verified),
             plain_ms=cost.cost_ms(certain_tokens) + further_steps * cost.cost_ms(sequences),
         )
 
@@ -357,7 +406,7 @@ class _EqualSteps:
     def cost_ms(self, tokens_in_step: int) -> float:
         return 1.0
 
-    def draft_ms(self, sequences: int) -> float:
+    def draft_ms(self, drafting: Drafting) -> float:
         return 0.0
 
 

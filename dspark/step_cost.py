@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import platformdirs
 
 from dspark.errors import InvalidRequest
+from dspark.scheduler import Drafting
 
 if TYPE_CHECKING:
     from dspark.drafters.protocol import Drafter
@@ -48,11 +49,16 @@ class StepCostTable:
     Attributes:
         step_ms: of a target step with 1, 2, … tokens. Beyond the table costs go on as they rose
             on average within it.
-        drafting_ms: of drafting for 1, 2, … sequences, likewise. Empty: drafting costs nothing.
+        drafting_ms: of drafting a token for 1, 2, … sequences, likewise. Empty: drafting costs
+            nothing.
+        drafted_token_ms: of each further token of a sequence.
+        sampled_token_ms: what a token takes longer if it is drawn from a distribution.
     """
 
     step_ms: tuple[float, ...]
     drafting_ms: tuple[float, ...] = ()
+    drafted_token_ms: float = 0.0
+    sampled_token_ms: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.step_ms or not all(_is_cost(ms) for ms in self.step_ms + self.drafting_ms):
@@ -64,9 +70,15 @@ class StepCostTable:
         """Milliseconds of a target step that computes so many tokens, at least one."""
         return _at(self.step_ms, tokens_in_step)
 
-    def draft_ms(self, sequences: int) -> float:
-        """Milliseconds of drafting one block for each of so many sequences."""
-        return _at(self.drafting_ms, sequences) if self.drafting_ms and sequences else 0.0
+    def draft_ms(self, drafting: Drafting) -> float:
+        """Milliseconds of drafting that much."""
+        if not self.drafting_ms or not drafting.sequences:
+            return 0.0
+        return (
+            _at(self.drafting_ms, drafting.sequences)
+            + (drafting.tokens - drafting.sequences) * self.drafted_token_ms
+            + drafting.sampled * self.sampled_token_ms
+        )
 
 
 def _at(curve: Sequence[float], count: int) -> float:
@@ -197,7 +209,17 @@ def profiled_cost(
     )
     if drafter is None:
         return StepCostTable(step_ms)
-    return StepCostTable(step_ms, profile(drafter_measure(target, drafter), PROFILED_SEQUENCES))
+    measure = drafter_measure(target, drafter)
+    block = drafter.block_size
+    drafting_ms = profile(lambda sequences: measure(sequences, 1, False), PROFILED_SEQUENCES)
+    kinds = ((1, False), (block, False), (block, True))
+    one, whole, drawn = profile(lambda kind: measure(1, *kinds[kind - 1]), len(kinds))
+    return StepCostTable(
+        step_ms,
+        drafting_ms,
+        drafted_token_ms=(whole - one) / max(1, block - 1),
+        sampled_token_ms=(drawn - whole) / block,
+    )
 
 
 def target_measure(target: Target, taps: Sequence[int] = ()) -> Measure:
@@ -221,9 +243,10 @@ def target_measure(target: Target, taps: Sequence[int] = ()) -> Measure:
     return measure
 
 
-def drafter_measure(target: Target, drafter: Drafter) -> Measure:
-    """Times the drafting of a block for several sequences over a context of usual length.
+def drafter_measure(target: Target, drafter: Drafter) -> Callable[[int, int, bool], float]:
+    """Times drafting: for how many sequences, how many tokens of each, and whether they are drawn.
 
+    The context has a usual length.
     That begins with taking in what the target made of the tokens of the step before.
     Each time a step of the target goes before, as it does at work: that leaves nothing of the
     drafter's weights in the processor's caches, and drafting takes nearly twice as long.
@@ -236,19 +259,25 @@ def drafter_measure(target: Target, drafter: Drafter) -> Measure:
     start = _context(target)
     step = target_measure(target, tuple(drafter.taps))
     cache = drafter.new_cache(PROFILED_SEQUENCES, start + PROFILED_TOKENS)
-    sampler = Sampler(SamplingParams(), [0] * start, [0], Random(0))
+    samplers = {
+        drawn: Sampler(SamplingParams(temperature=float(drawn)), [0] * start, [0], Random(0))
+        for drawn in (False, True)
+    }
     width = len(drafter.taps) * target.decoder.config.hidden_size
     features = torch.zeros(
         _TAKEN_IN, width, dtype=target.decoder.dtype, device=target.decoder.device
     )
 
-    def measure(sequences: int) -> float:
+    def measure(sequences: int, tokens: int, drawn: bool) -> float:
         step(1)
         with torch.inference_mode():
             begun = time.perf_counter()
             for slot in range(sequences if drafter.taps else 0):
                 drafter.extend(cache, slot, start - _TAKEN_IN, features)
-            drafter.draft(cache, [Anchor(slot, start, 0, sampler) for slot in range(sequences)])
+            drafter.draft(
+                cache,
+                [Anchor(slot, start, 0, samplers[drawn], tokens) for slot in range(sequences)],
+            )
             return 1000 * (time.perf_counter() - begun)
 
     return measure

@@ -32,8 +32,8 @@ class Steps(Protocol):
         drafter: whose drafts are verified, if there is one.
         cache: the target's keys and values.
         drafter_cache: the drafter's, if it needs any; it may be the target's own.
-        feature_width: of the features that `forward` returns for the drafter to take in; 0 where
-            it takes none in, or does so within the step.
+        feature_width: of the features that `forward` returns for the drafter to take in, unless it
+            took them in within the step; 0 where it takes none in.
         vouches_for_drafts: whether drafts need not be looked at to see if they make sense, beyond
             their tokens and confidences.
     """
@@ -127,7 +127,7 @@ class StaticSteps:
             self._static = StaticDSparkDrafter(drafter, slots, context_tokens, graphs)
             self.drafter, self.drafter_cache = self._static, self._static.cache
         self.vouches_for_drafts = self._static is not None
-        taps = () if drafter is None or self._static is not None else drafter.taps
+        taps = () if drafter is None else drafter.taps
         self.feature_width = len(taps) * target.decoder.config.hidden_size
         # One slot more, for what pads the shapes.
         self.cache = target.new_cache(slots + 1, context_tokens)
@@ -140,7 +140,7 @@ class StaticSteps:
             self.cache,
             shapes,
             graphs,
-            taps=() if drafter is None else drafter.taps,
+            taps=taps,
             take_in=None if self._static is None else self._static.take_in,
         )
         self._verification = BatchVerification(

@@ -11,7 +11,7 @@ from torch import Tensor
 from dspark.drafters.protocol import Drafter
 from dspark.kv_cache import KvCache
 
-ROOM_TOKENS = 128
+ROOM_TOKENS = 32
 """How many tokens' features a slot keeps; where more come, the drafter takes them in."""
 
 
@@ -46,8 +46,8 @@ class WaitingFeatures:
         with all before it; what that raises goes on to the caller, and what it fails at is
         forgotten.
         """
-        waiting = self._waiting[slot]
-        kept = self._waiting[slot] = range(waiting.start, min(waiting.stop, start))
+        self.void(slot, start)
+        kept = self._waiting[slot]
         if not kept or kept.stop < start or len(kept) + len(features) > ROOM_TOKENS:
             self.take_in(slot)
             kept = range(start, start)
@@ -56,6 +56,11 @@ class WaitingFeatures:
             return
         self._room[slot, len(kept) : len(kept) + len(features)] = features
         self._waiting[slot] = range(kept.start, start + len(features))
+
+    def void(self, slot: int, start: int) -> None:
+        """Keep nothing of positions `start …`: other tokens came there, taken in otherwise."""
+        waiting = self._waiting[slot]
+        self._waiting[slot] = range(waiting.start, min(waiting.stop, start))
 
     def copy(self, source: int, destination: int, stop: int) -> None:
         """Copy positions `0 … stop-1` from one slot to another, taken in or not."""

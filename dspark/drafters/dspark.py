@@ -252,12 +252,16 @@ class DSparkDrafter:
         return grow(anchors, shape, look_out)
 
     def block_hidden(self, cache: KvCache, anchors: Sequence[Anchor]) -> Tensor:
-        """The parallel stage: `[anchors, block_size, hidden]`, after the final norm."""
+        """The parallel stage: `[anchors, tokens, hidden]`, after the final norm.
+
+        That is a block, or the first tokens of one, if no anchor has use for more.
+        """
         hidden = self._norm(self._before_norm(cache, anchors), self._final_norm)
-        return hidden.view(len(anchors), self.block_size, -1)
+        return hidden.view(len(anchors), -1, self.shape.hidden_size)
 
     def _before_norm(self, cache: KvCache, anchors: Sequence[Anchor]) -> Tensor:
-        size = self.block_size
+        wanted = max(self.block_size if each.most is None else each.most for each in anchors)
+        size = min(self.block_size, wanted)
         blocks = [_Block(each.slot, each.position, each.position + size) for each in anchors]
         masks = [self.mask_token] * (size - 1)
         token_ids = [token for anchor in anchors for token in (anchor.token, *masks)]

@@ -22,12 +22,14 @@ class Anchor:
         position: the token's position.
         token: its id.
         sampler: chooses drafted tokens as the request wants its tokens chosen.
+        most: how many tokens are of use at most; a drafter may propose more. None: any number.
     """
 
     slot: int
     position: int
     token: int
     sampler: Sampler
+    most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Draft:
     confidence: tuple[float, ...] = ()
     tree: TreeShape | None = None
     evidence: tuple[Hashable | None, ...] = ()
+
+    @property
+    def sampled(self) -> bool:
+        """Whether its tokens were drawn from distributions."""
+        return bool(self.distributions)
 
     def taking(self, nodes: Sequence[int]) -> Draft:
         """The draft of these tokens, in this order (see `TreeShape.taking`)."""

@@ -38,6 +38,7 @@ def draft_after(
     drafter: DSparkDrafter,
     pieces: Sequence[int],
     params: SamplingParams | None = None,
+    most: int | None = None,
 ) -> Draft:
     """The draft after `TOKENS`, whose features were taken in in pieces of the given sizes."""
     anchor_position = len(TOKENS) - 1
@@ -52,7 +53,7 @@ def draft_after(
             drafter.extend(drafter_cache, 1, start, features[0])
             start += size
         sampler = Sampler(params or SamplingParams(), TOKENS, [], random.Random(7))
-        anchor = Anchor(1, anchor_position, TOKENS[-1], sampler)
+        anchor = Anchor(1, anchor_position, TOKENS[-1], sampler, most)
         return drafter.draft(drafter_cache, [anchor])[0]
 
 
@@ -65,6 +66,17 @@ def test_the_same_draft_however_the_features_came(
     assert at_once.tokens == in_pieces.tokens
     assert at_once.confidence == pytest.approx(in_pieces.confidence, abs=1e-5)
     assert len(at_once.tokens) == drafter.block_size == len(at_once.confidence)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("most", [1, 2, 9])
+def test_no_more_is_drafted_than_is_of_use(
+    most: int, temperature: float, target: Target, write_drafter: Write
+) -> None:
+    drafter = load_drafter(write_drafter(), target)
+    draft = draft_after(target, drafter, [9], SamplingParams(temperature=temperature), most)
+    assert len(draft.tokens) == len(draft.confidence) == min(most, drafter.block_size)
+    assert len(draft.distributions) == (len(draft.tokens) if temperature else 0)
 
 
 def test_a_block_leaves_no_trace_for_the_next(target: Target, write_drafter: Write) -> None:

@@ -82,11 +82,12 @@ def test_a_steps_time_goes_into_the_drafter_the_target_or_the_rest(
         found = engine.metrics
     drafted = sum(1 for step in steps if step.draft)
     assert 0 < drafted < len(steps)
-    # Begun, computing, computed, ended: three seconds in between. Where something is drafted, two
-    # readings more around taking in the features, and two around the draft.
-    assert found.draft_ms == 2000 * drafted
+    # Begun, computing, computed, two readings around keeping the features, ended: five seconds in
+    # between. Where something is drafted, two readings more around taking the features in, and two
+    # around the draft.
+    assert found.draft_ms == 1000 * len(steps) + 2000 * drafted
     assert found.target_ms == 1000 * len(steps)
-    assert found.rest_ms == 2000 * len(steps) + 2000 * drafted
+    assert found.rest_ms == 3000 * len(steps) + 2000 * drafted
 
 
 def test_prompt_tokens_are_reused_or_computed(engine: Engine) -> None:

@@ -17,6 +17,7 @@ from dspark.scheduler import (
     SCHEDULES,
     DecodingStep,
     DelayedBudget,
+    Drafting,
     EarlyStop,
     Full,
     Policy,
@@ -36,6 +37,7 @@ BLOCK = 5
 class Draft:
     confidence: Sequence[float]
     tree: TreeShape | None = None
+    sampled: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Costs:
     def cost_ms(self, tokens_in_step: int) -> float:
         return self.step(tokens_in_step)
 
-    def draft_ms(self, sequences: int) -> float:
+    def draft_ms(self, drafting: Drafting) -> float:
         return self.drafting_ms
 
 
@@ -87,7 +89,9 @@ def throughput(step: DecodingStep, lengths: Sequence[int], cost: StepCost) -> fl
         sum(itertools.islice(survival(draft), length))
         for draft, length in zip(step.drafts, lengths, strict=True)
     )
-    return expected / (cost.cost_ms(step.certain_tokens + sum(lengths)) + cost.draft_ms(1))
+    return expected / (
+        cost.cost_ms(step.certain_tokens + sum(lengths)) + cost.draft_ms(step.drafting)
+    )
 
 
 # Multiples of 1/16 and whole milliseconds: products and sums of these few are exact in float64,
@@ -165,7 +169,7 @@ def test_where_costs_rise_evenly_stopping_early_finds_the_best_of_all_prefixes(
     everything = itertools.product(*(range(len(block) + 1) for block in batch[:3]))
     if len(batch) > 3:
         everything = ((*some, lengths[3]) for some in everything)
-    free = Costs(cost.step, cost.drafting_ms if step.drafted else 0.0)
+    free = Costs(cost.step, cost.drafting_ms if step.drafting.sequences else 0.0)
     best = max(throughput(step, each, free) for each in everything)
     assert throughput(step, lengths, free) == pytest.approx(best)
 
@@ -303,6 +307,7 @@ def test_a_schedule_that_looked_ahead_would_be_found_out() -> None:
 # --- the scheduler of an engine ------------------------------------------------------------------
 
 FREE_TOKENS = affine(base=10, each=0)
+BLOCK_DRAFTED = Drafting(sequences=1, tokens=BLOCK)
 
 
 def run(scheduler: Scheduler, steps: int, committed: int, verified: int = BLOCK) -> list[bool]:
@@ -313,7 +318,7 @@ def run(scheduler: Scheduler, steps: int, committed: int, verified: int = BLOCK)
         scheduler.record(
             1,
             sequences=1,
-            drafted=int(drafted[-1]),
+            drafting=BLOCK_DRAFTED if drafted[-1] else Drafting(),
             verified=verified if drafted[-1] else 0,
             committed=committed if drafted[-1] else 1,
         )
@@ -397,11 +402,11 @@ def test_drafting_goes_on_while_it_pays() -> None:
 def test_a_step_that_also_reads_a_prompt_is_not_blamed_on_the_drafts() -> None:
     scheduler = Scheduler.named("confidence", affine(base=1, each=10, drafting_ms=1))
     for _ in range(100):
-        scheduler.record(64, sequences=1, drafted=1, verified=1, committed=2)
+        scheduler.record(64, sequences=1, drafting=BLOCK_DRAFTED, verified=1, committed=2)
     assert not scheduler.drafting, "two tokens cost as much as two plain steps, and drafting more"
     scheduler = Scheduler.named("confidence", affine(base=20, each=1, drafting_ms=1))
     for _ in range(100):
-        scheduler.record(64, sequences=1, drafted=1, verified=1, committed=2)
+        scheduler.record(64, sequences=1, drafting=BLOCK_DRAFTED, verified=1, committed=2)
     assert scheduler.drafting
 
 
@@ -409,6 +414,31 @@ def test_a_step_that_also_reads_a_prompt_is_not_blamed_on_the_drafts() -> None:
 def test_schedules_that_weigh_no_costs_draft_whatever_comes_of_it(schedule: str) -> None:
     scheduler = Scheduler.named(schedule, affine(base=10, each=1, drafting_ms=30))
     assert all(run(scheduler, steps=200, committed=1))
+
+
+def test_no_more_is_drafted_than_was_worth_verifying_lately() -> None:
+    scheduler = Scheduler.named("confidence", affine(base=10, each=1))
+
+    def step(*confidence: float) -> int | None:
+        scheduler.schedule(1, [Draft(confidence)])
+        return scheduler.most_drafted
+
+    assert scheduler.most_drafted is None
+    steps = [step(0.9, 0.9, 0.0, 0.0, 0.0) for _ in range(40)]
+    assert steps[0] is None and steps[-1] == 3
+    assert step(0.9, 0.9, 0.9) == 4, "all of it was verified, so more might have been"
+    assert step(0.9, 0.9, 0.9, 0.9) == 5
+    assert [step(0.0, 0.0, 0.0, 0.0, 0.0) for _ in range(16)][-1] == 1
+
+
+def test_a_fixed_length_is_what_is_drafted() -> None:
+    assert Scheduler.named("full:2").most_drafted == 2
+    assert Scheduler.named("full").most_drafted is None
+
+
+def test_what_was_drafted_is_counted_by_sequences_tokens_and_draws() -> None:
+    drafts = [Draft([0.5, 0.5]), Draft(()), Draft([0.5], sampled=True)]
+    assert Drafting.of(drafts) == Drafting(sequences=2, tokens=3, sampled=1)
 
 
 # --- the switch ----------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dspark import Target
 from dspark.drafters import Draft, PromptLookupDrafter
 from dspark.errors import InvalidRequest
+from dspark.scheduler import Drafting
 from dspark.step_cost import (
     StepCostTable,
     cache_folder,
@@ -73,9 +74,11 @@ def test_a_table_keeps_stairs_and_goes_on_beyond_them_as_they_rose() -> None:
 
 
 def test_drafting_costs_by_the_number_of_sequences_and_nothing_for_none() -> None:
-    table = StepCostTable(STAIRS_MS, drafting_ms=(3.0, 4.0))
-    assert [table.draft_ms(sequences) for sequences in range(5)] == [0, 3, 4, 5, 6]
-    assert StepCostTable(STAIRS_MS).draft_ms(2) == 0
+    table = StepCostTable(STAIRS_MS, (3.0, 4.0), drafted_token_ms=0.5, sampled_token_ms=0.25)
+    assert [table.draft_ms(Drafting(count, count)) for count in range(5)] == [0, 3, 4, 5, 6]
+    assert table.draft_ms(Drafting(2, tokens=6)) == 4 + 4 * 0.5
+    assert table.draft_ms(Drafting(2, tokens=6, sampled=3)) == 4 + 4 * 0.5 + 3 * 0.25
+    assert StepCostTable(STAIRS_MS).draft_ms(Drafting(2, 6)) == 0
 
 
 def test_a_single_entry_holds_for_all_counts() -> None:
@@ -214,7 +217,13 @@ def test_a_targets_steps_are_profiled_once(target: Target) -> None:
     table = profiled_cost(target)
     assert len(table.step_ms) > 8
     assert profiled_cost(target) == table
-    assert table.draft_ms(1) == 0
+    assert table.draft_ms(Drafting(1, 1)) == 0
+
+
+def test_other_code_has_other_costs(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = profiled_cost(target)
+    monkeypatch.setattr("dspark.fast_path.compiled_version", lambda: "another version")
+    assert profiled_cost(target) != first
 
 
 def test_a_step_is_timed_with_logits_for_every_token(
@@ -252,7 +261,7 @@ def test_a_draft_is_timed_behind_a_step_of_its_target(
     monkeypatch.setattr(target, "forward", stepping)
     monkeypatch.setattr(drafter, "draft", drafting)
     measure = drafter_measure(target, drafter)
-    assert all(measure(sequences) > 0 for sequences in (1, 2))
+    assert all(measure(sequences, 2, False) > 0 for sequences in (1, 2))
     assert happened == ["step", "draft"] * 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -21,6 +22,11 @@ class FakeCache:
     def __init__(self) -> None:
         self.rows: Rows = [[] for _ in range(SLOTS)]
 
+    def write(self, slot: int, start: int, numbers: list[float]) -> None:
+        rows = self.rows[slot]
+        rows += [math.nan] * (start - len(rows))
+        rows[start : start + len(numbers)] = numbers
+
     def copy(self, source: int, destination: int, stop: int) -> None:
         self.rows[destination] = self.rows[source][:stop]
 
@@ -37,7 +43,7 @@ class FakeDrafter:
         if self.broken:
             raise RuntimeError("it is broken")
         assert start <= len(cache.rows[slot]), "positions were left out"
-        cache.rows[slot][start:] = features[:, 0].tolist()
+        cache.write(slot, start, features[:, 0].tolist())
 
 
 def waiting() -> tuple[Any, FakeDrafter, FakeCache]:
@@ -55,10 +61,14 @@ def test_what_is_taken_in_late_is_what_would_have_been_taken_in_at_once(
     slots = st.integers(0, SLOTS - 1)
     for number in range(data.draw(st.integers(1, 12))):
         slot = data.draw(slots)
-        what = data.draw(st.sampled_from(["add", "add", "copy", "take in"]))
-        if what == "add":
-            start = data.draw(st.integers(0, len(at_once[slot])))
-            new = [float(1000 * number + place) for place in range(data.draw(LENGTHS))]
+        what = data.draw(st.sampled_from(["add", "add", "elsewhere", "copy", "take in"]))
+        start = data.draw(st.integers(0, len(at_once[slot])))
+        new = [float(1000 * number + place) for place in range(data.draw(LENGTHS))]
+        if what == "elsewhere":  # as a static step takes them in by itself
+            late.void(slot, start)
+            cache.write(slot, start, new)
+            at_once[slot][start:] = new
+        elif what == "add":
             features = torch.tensor(new)[:, None]
             late.add(slot, start, features)
             features.fill_(-1)  # the next step may write there
