@@ -38,8 +38,8 @@ PROFILED_TOKENS = 32
 PROFILED_SEQUENCES = 4
 PROFILED_CONTEXT_TOKENS = 128
 _TAKEN_IN = 2  # tokens that a step gives, where drafting pays
-_REPEATS = 5
-_FORMAT = 1  # raise it when steps come to be measured differently: all tables are then made anew
+_REPEATS = 7
+_FORMAT = 2  # raise it when steps come to be measured differently: all tables are then made anew
 
 
 @dataclass(frozen=True)
@@ -88,17 +88,31 @@ def _at(curve: Sequence[float], count: int) -> float:
     return curve[-1] + (count - len(curve)) * slope
 
 
-def profile(measure: Measure, counts: int, repeats: int = _REPEATS) -> tuple[float, ...]:
-    """Measure 1 … `counts`: the median of several, made non-decreasing.
+def profile(
+    measure: Measure, counts: int, repeats: int = _REPEATS, *, beside_one: bool = True
+) -> tuple[float, ...]:
+    """Measure 1 … `counts`: medians of several, made non-decreasing.
 
-    The repeats go round all counts, so that a disturbance which lasts a while hits every count
-    once and not one count every time. More work never takes less, so where a median is below
-    the one before, both are noise, and their mean is taken for both (isotonic regression).
+    More work never takes less, so where a median is below the one before, both are noise, and
+    their mean is taken for both (isotonic regression).
+
+    Args:
+        measure: does the work.
+        counts: up to which count.
+        repeats: how often each is measured.
+        beside_one: measure a single one before each, and take the median of the ratios. What else
+            a machine does comes and goes, and its speed drifts by a third within minutes.
     """
     for count in range(1, counts + 1):
         measure(count)  # the first time allocates and compiles
-    rounds = [[measure(count) for count in range(1, counts + 1)] for _ in range(repeats)]
-    return _isotonic([median(times) for times in zip(*rounds, strict=True)])
+    singles: list[float] = []
+    ratios: list[list[float]] = [[] for _ in range(counts)]
+    for _ in range(repeats):
+        for of_count, count in zip(ratios, range(1, counts + 1), strict=True):
+            single = measure(1) if beside_one else 1.0
+            singles.append(single)
+            of_count.append(measure(count) / single)
+    return _isotonic([median(singles) * median(of_count) for of_count in ratios])
 
 
 def _isotonic(values: Sequence[float]) -> tuple[float, ...]:
@@ -209,11 +223,15 @@ def profiled_cost(
     )
     if drafter is None:
         return StepCostTable(step_ms)
-    measure = drafter_measure(target, drafter)
+    measure = drafter_measure(target, drafter, step_ms[0])
     block = drafter.block_size
-    drafting_ms = profile(lambda sequences: measure(sequences, 1, False), PROFILED_SEQUENCES)
+    drafting_ms = profile(
+        lambda sequences: measure(sequences, 1, False), PROFILED_SEQUENCES, beside_one=False
+    )
     kinds = ((1, False), (block, False), (block, True))
-    one, whole, drawn = profile(lambda kind: measure(1, *kinds[kind - 1]), len(kinds))
+    one, whole, drawn = profile(
+        lambda kind: measure(1, *kinds[kind - 1]), len(kinds), beside_one=False
+    )
     return StepCostTable(
         step_ms,
         drafting_ms,
@@ -243,10 +261,13 @@ def target_measure(target: Target, taps: Sequence[int] = ()) -> Measure:
     return measure
 
 
-def drafter_measure(target: Target, drafter: Drafter) -> Callable[[int, int, bool], float]:
+def drafter_measure(
+    target: Target, drafter: Drafter, single_ms: float
+) -> Callable[[int, int, bool], float]:
     """Times drafting: for how many sequences, how many tokens of each, and whether they are drawn.
 
-    The context has a usual length.
+    The context has a usual length. What is returned is for a machine whose steps of one token take
+    `single_ms`, since its speed may have changed after those were measured.
     That begins with taking in what the target made of the tokens of the step before.
     Each time a step of the target goes before, as it does at work: that leaves nothing of the
     drafter's weights in the processor's caches, and drafting takes nearly twice as long.
@@ -269,7 +290,7 @@ def drafter_measure(target: Target, drafter: Drafter) -> Callable[[int, int, boo
     )
 
     def measure(sequences: int, tokens: int, drawn: bool) -> float:
-        step(1)
+        slowdown = step(1) / single_ms
         with torch.inference_mode():
             begun = time.perf_counter()
             for slot in range(sequences if drafter.taps else 0):
@@ -278,7 +299,7 @@ def drafter_measure(target: Target, drafter: Drafter) -> Callable[[int, int, boo
                 cache,
                 [Anchor(slot, start, 0, samplers[drawn], tokens) for slot in range(sequences)],
             )
-            return 1000 * (time.perf_counter() - begun)
+            return 1000 * (time.perf_counter() - begun) / slowdown
 
     return measure
 

@@ -120,6 +120,14 @@ def test_a_disturbance_that_lasts_for_a_round_changes_nothing() -> None:
     assert profile(disturbed, counts) == STAIRS_MS
 
 
+def test_a_machine_that_becomes_slower_and_slower_changes_nothing() -> None:
+    calls = itertools.count()
+    # A third slower at the end; a count and the single one beside it are slowed down alike.
+    found = profile(lambda tokens: STAIRS_MS[tokens - 1] * (1 + next(calls) / 360), len(STAIRS_MS))
+    ratios = [ms / found[0] for ms in found]
+    assert ratios == pytest.approx([ms / STAIRS_MS[0] for ms in STAIRS_MS], rel=0.01)
+
+
 @given(st.lists(durations, min_size=1, max_size=20))
 def test_a_profile_never_falls_keeps_its_mean_and_leaves_rising_curves_alone(
     curve: list[float],
@@ -128,7 +136,8 @@ def test_a_profile_never_falls_keeps_its_mean_and_leaves_rising_curves_alone(
     assert list(measured) == sorted(measured)
     assert sum(measured) == pytest.approx(sum(curve))
     rising = sorted(curve)
-    assert list(profile(lambda count: rising[count - 1], len(curve), repeats=1)) == rising
+    found = profile(lambda count: rising[count - 1], len(curve), repeats=1)
+    assert list(found) == pytest.approx(rising)
 
 
 # --- remembering ---------------------------------------------------------------------------------
@@ -260,7 +269,7 @@ def test_a_draft_is_timed_behind_a_step_of_its_target(
 
     monkeypatch.setattr(target, "forward", stepping)
     monkeypatch.setattr(drafter, "draft", drafting)
-    measure = drafter_measure(target, drafter)
+    measure = drafter_measure(target, drafter, single_ms=1.0)
     assert all(measure(sequences, 2, False) > 0 for sequences in (1, 2))
     assert happened == ["step", "draft"] * 2
 
