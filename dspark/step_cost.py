@@ -38,8 +38,10 @@ PROFILED_TOKENS = 32
 PROFILED_SEQUENCES = 4
 PROFILED_CONTEXT_TOKENS = 128
 _TAKEN_IN = 2  # tokens that a step gives, where drafting pays
-_REPEATS = 7
-_FORMAT = 3  # raise it when steps come to be measured differently: all tables are then made anew
+_REPEATS = 5
+_FEW_TOKENS = 8
+_CLOSER = 4
+_FORMAT = 4  # raise it when steps come to be measured differently: all tables are then made anew
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def profile(
     Args:
         measure: does the work.
         counts: up to which count.
-        repeats: how often each is measured.
+        repeats: how often each is measured; the first ones more often, since most steps are small.
         beside_one: measure a single one before each, and take the median of the ratios. What else
             a machine does comes and goes, and its speed drifts by a third within minutes.
     """
@@ -107,8 +109,10 @@ def profile(
         measure(count)  # the first time allocates and compiles
     singles: list[float] = []
     ratios: list[list[float]] = [[] for _ in range(counts)]
-    for _ in range(repeats):
+    for round_ in range(repeats * _CLOSER):
         for of_count, count in zip(ratios, range(1, counts + 1), strict=True):
+            if count > _FEW_TOKENS and round_ % _CLOSER:
+                continue
             single = measure(1) if beside_one else 1.0
             singles.append(single)
             of_count.append(measure(count) / single)
@@ -226,11 +230,11 @@ def profiled_cost(
     measure = drafter_measure(target, drafter, step_ms[0])
     block = drafter.block_size
     drafting_ms = profile(
-        lambda sequences: measure(sequences, 1, False), PROFILED_SEQUENCES, beside_one=False
+        lambda sequences: measure(sequences, 1, False), PROFILED_SEQUENCES, 2, beside_one=False
     )
     kinds = ((1, False), (block, False), (block, True))
     one, whole, drawn = profile(
-        lambda kind: measure(1, *kinds[kind - 1]), len(kinds), beside_one=False
+        lambda kind: measure(1, *kinds[kind - 1]), len(kinds), 2, beside_one=False
     )
     return StepCostTable(
         step_ms,
