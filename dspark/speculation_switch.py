@@ -10,35 +10,41 @@ class SpeculationSwitch:
     """On while speculation yields more tokens in the time than plain decoding would.
 
     It begins with a probe of some steps. A probe that gains too little ends in a rest without
-    drafting, and each failed probe doubles the next rest, so that a hopeless drafter costs next
-    to nothing in the long run. Turning on asks for more than staying on does; otherwise a
-    drafter that just breaks even would flip the switch at every probe.
+    drafting, a hopeless one before its end, and each failed probe doubles the next rest, so that a
+    hopeless drafter costs next to nothing in the long run. Turning on asks for more than staying
+    on does; otherwise a drafter that just breaks even would flip the switch at every probe.
 
     Args:
         probe_steps: how many drafted steps are looked at before it is decided.
+        fewest_steps: how many are looked at in any case.
         rest_steps: how many steps go by before the next probe.
         longest_rest_steps: what doubling ends at.
         window_steps: over about how many of the last steps the gain is averaged.
         turn_on_gain: the gain that a probe must show; 1 is as fast as without drafts.
         keep_on_gain: the gain below which speculation is switched off again.
+        hopeless_gain: the gain below which a probe is not even finished.
     """
 
     def __init__(
         self,
         *,
-        probe_steps: int = 8,
-        rest_steps: int = 64,
+        probe_steps: int = 12,
+        fewest_steps: int = 4,
+        rest_steps: int = 128,
         longest_rest_steps: int = 1024,
         window_steps: int = 32,
         turn_on_gain: float = 1.05,
         keep_on_gain: float = 1.0,
+        hopeless_gain: float = 0.75,
     ) -> None:
         self._probe_steps = probe_steps
+        self._fewest_steps = min(fewest_steps, probe_steps)
         self._first_rest_steps = rest_steps
         self._longest_rest_steps = longest_rest_steps
         self._decay = 1 - 1 / window_steps
         self._turn_on_gain = turn_on_gain
         self._keep_on_gain = keep_on_gain
+        self._hopeless_gain = hopeless_gain
         self._rest_steps = rest_steps  # of the next rest
         self._rest_left = 0
         self._drafted_steps = 0  # since the probe began
@@ -65,15 +71,20 @@ class SpeculationSwitch:
         self._spent_ms = self._spent_ms * self._decay + spent_ms
         self._plain_ms = self._plain_ms * self._decay + plain_ms
         self._drafted_steps += 1
-        if self._drafted_steps < self._probe_steps:
+        if self._drafted_steps < self._fewest_steps:
             return
-        probing = self._drafted_steps == self._probe_steps
-        needed = self._turn_on_gain if probing else self._keep_on_gain
-        if self._plain_ms < needed * self._spent_ms:
+        if self._plain_ms < self._needed_gain * self._spent_ms:
             self._rest_left = self._rest_steps
             self._rest_steps = min(2 * self._rest_steps, self._longest_rest_steps)
-        elif probing:
+        elif self._drafted_steps == self._probe_steps:
             self._rest_steps = self._first_rest_steps
+
+    @property
+    def _needed_gain(self) -> float:
+        if self._drafted_steps < self._probe_steps:
+            return self._hopeless_gain
+        probed = self._drafted_steps == self._probe_steps
+        return self._turn_on_gain if probed else self._keep_on_gain
 
     def record_plain(self) -> None:
         """Take in a step without drafts."""

@@ -467,6 +467,13 @@ def test_rests_between_failed_probes_double_up_to_a_limit() -> None:
     assert runs(drive(switch, 200, lambda _: 0.5))[: len(expected)] == expected
 
 
+def test_a_hopeless_probe_is_not_finished_and_a_doubtful_one_is() -> None:
+    switch = partial(SpeculationSwitch, probe_steps=12, fewest_steps=4, rest_steps=100)
+    assert runs(drive(switch(), 50, lambda _: 0.7))[0] == (True, 4)
+    assert runs(drive(switch(), 50, lambda _: 0.9))[0] == (True, 12)
+    assert runs(drive(switch(), 50, lambda step: 0.9 if step < 6 else 1.5))[0] == (True, 50)
+
+
 def test_a_text_that_turns_predictable_is_noticed_at_the_next_probe() -> None:
     switch = SpeculationSwitch(probe_steps=4, rest_steps=10)
     assert runs(drive(switch, 100, lambda step: 0.5 if step < 10 else 2.0)) == [
