@@ -219,6 +219,14 @@ def bench(
         str, typer.Option(metavar="LIST", help="Which to compare.")
     ] = "transformers,prompt-lookup,llama.cpp,dspark",
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians count.")] = 3,
+    side_by_side: Annotated[
+        bool,
+        typer.Option(
+            "--side-by-side",
+            help="Keep all in memory and let them answer each prompt in turn: exact where a "
+            "machine's speed drifts.",
+        ),
+    ] = False,
     max_new_tokens: Annotated[int, typer.Option(min=2)] = 48,
     device: DeviceOption = "cpu",
     threads: ThreadsOption = 1,
@@ -261,6 +269,7 @@ def bench(
             trees=_listed(tree),
             temperature=temperature,
             repeats=repeats,
+            side_by_side=side_by_side,
             max_new_tokens=max_new_tokens,
             device=device,
             threads=threads,
@@ -313,6 +322,7 @@ def _compare(
     trees: Sequence[str],
     temperature: float,
     repeats: int,
+    side_by_side: bool,
     max_new_tokens: int,
     device: str,
     threads: int,
@@ -366,6 +376,7 @@ def _compare(
             prompts,
             machine,
             repeats=repeats,
+            side_by_side=side_by_side,
             max_new_tokens=max_new_tokens,
             threads=threads,
             on_progress=lambda name, done: progress.update(task, description=name, completed=done),

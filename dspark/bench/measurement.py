@@ -1,19 +1,25 @@
 """Every contender answers the same prompts, several times round, in an order that rotates.
 
 What disturbs a machine comes and goes. So each round asks every contender once, a round begins
-with another contender than the one before, and what counts is the median over the rounds.
+with another contender than the one before, and what counts is the median over the rounds. Where
+memory has room for all of them at once they can also answer each prompt in turn: then what lasts
+longer than an answer disturbs all alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
+from typing import TypeVar
 
-from dspark.bench.contenders import Answer, Contender, Unavailable
+from dspark.bench.contenders import Answer, Contender, Loaded, Unavailable
 from dspark.bench.prompts import BenchPrompt
 
 WARM_UP_TOKENS = 8
+
+Each = TypeVar("Each")
 
 OnProgress = Callable[[str, float], None]
 """Told which contender is measured and which fraction of everything is done."""
@@ -115,10 +121,11 @@ def measure(
     repeats: int = 3,
     max_new_tokens: int = 48,
     threads: int = 1,
+    side_by_side: bool = False,
     on_progress: OnProgress = lambda _name, _fraction: None,
     on_turn: OnTurn = lambda _latest, _report: None,
 ) -> Report:
-    """Run the comparison; one contender at a time is in memory."""
+    """Run the comparison; one contender at a time is in memory, or all of them side by side."""
     rounds = {contender: _Rounds() for contender in contenders}
     skipped: dict[Contender, str] = {}
 
@@ -131,41 +138,88 @@ def measure(
         left_out = [Skipped(each.name, reason) for each, reason in skipped.items()]
         return Report(machine, tuple(map(row, measured)), tuple(left_out))
 
+    groups = [tuple(contenders)] if side_by_side else [(each,) for each in contenders]
     total, done = repeats * len(contenders), 0
     for repeat in range(repeats):
-        start = repeat % max(1, len(contenders))
-        for contender in (*contenders[start:], *contenders[:start]):
-            on_progress(contender.name, done / total)
-            done += 1
-            if contender in skipped:
-                continue
-            latest: Row | Skipped
-            try:
-                _run(contender, prompts, max_new_tokens, rounds[contender])
-                latest = row(contender)
-            except Unavailable as reason:
-                skipped[contender] = str(reason)
-                latest = Skipped(contender.name, str(reason))
-            on_turn(latest, report())
+        for group in _rotated(groups, repeat):
+            with ExitStack() as in_memory:
+                turn = _Turn(prompts, max_new_tokens, skipped, in_memory)
+                for contender in _rotated(group, repeat):
+                    on_progress(contender.name, done / total)
+                    done += 1
+                    if contender not in skipped:
+                        turn.load(contender)
+                answered = turn.run(rounds)
+            for contender in answered:
+                on_turn(row(contender), report())
+            for contender in turn.failed:
+                on_turn(Skipped(contender.name, skipped[contender]), report())
     on_progress("", 1.0)
     return report()
 
 
-def _run(
-    contender: Contender, prompts: Sequence[BenchPrompt], max_new_tokens: int, rounds: _Rounds
-) -> None:
-    loaded = contender.load()
-    try:
-        loaded.answer(prompts[-1].new, WARM_UP_TOKENS)
-        rounds.first_token_ms.append(
-            [loaded.answer(prompt.new, max_new_tokens=1).first_token_ms for prompt in prompts]
-        )
-        loaded.answer(prompts[-1].known, WARM_UP_TOKENS)  # from here on the system prompt is known
-        rounds.answers.append([loaded.answer(prompt.known, max_new_tokens) for prompt in prompts])
-        if loaded.extra_bytes is not None:
-            rounds.extra_bytes.append(loaded.extra_bytes)
-    finally:
-        loaded.close()
+def _rotated(each: Sequence[Each], by: int) -> Sequence[Each]:
+    start = by % max(1, len(each))
+    return (*each[start:], *each[:start])
+
+
+class _Turn:
+    """Contenders that are in memory together and answer every prompt one after the other."""
+
+    def __init__(
+        self,
+        prompts: Sequence[BenchPrompt],
+        max_new_tokens: int,
+        skipped: dict[Contender, str],
+        in_memory: ExitStack,
+    ) -> None:
+        self._prompts = prompts
+        self._max_new_tokens = max_new_tokens
+        self._skipped = skipped
+        self._in_memory = in_memory
+        self._loaded: dict[Contender, Loaded] = {}
+        self.failed: list[Contender] = []
+
+    def load(self, contender: Contender) -> None:
+        """Have it take part, if it can run here."""
+        try:
+            loaded = self._loaded[contender] = contender.load()
+        except Unavailable as reason:
+            self._leave_out(contender, reason)
+        else:
+            self._in_memory.callback(loaded.close)
+
+    def run(self, rounds: Mapping[Contender, _Rounds]) -> Sequence[Contender]:
+        """Let all answer, and add what came of it to their rounds; returns those that answered."""
+        last = self._prompts[-1]
+        self._ask([last.new], WARM_UP_TOKENS)
+        firsts = self._ask([each.new for each in self._prompts], 1)
+        self._ask([last.known], WARM_UP_TOKENS)  # from here on the system prompt is known
+        answers = self._ask([each.known for each in self._prompts], self._max_new_tokens)
+        for contender, loaded in self._loaded.items():
+            own = rounds[contender]
+            own.first_token_ms.append([each.first_token_ms for each in firsts[contender]])
+            own.answers.append(answers[contender])
+            if loaded.extra_bytes is not None:
+                own.extra_bytes.append(loaded.extra_bytes)
+        return tuple(self._loaded)
+
+    def _ask(
+        self, prompts: Sequence[Sequence[int]], tokens: int
+    ) -> Mapping[Contender, list[Answer]]:
+        answers: dict[Contender, list[Answer]] = {each: [] for each in self._loaded}
+        for number, prompt in enumerate(prompts):
+            for contender in _rotated(tuple(self._loaded), number):
+                try:
+                    answers[contender].append(self._loaded[contender].answer(prompt, tokens))
+                except Unavailable as reason:
+                    del self._loaded[contender]
+                    self._leave_out(contender, reason)
+        return answers
+
+    def _leave_out(self, contender: Contender, reason: Unavailable) -> None:
+        self._skipped[contender] = str(reason)
+        self.failed.append(contender)
 
 
 def _plain_answers(

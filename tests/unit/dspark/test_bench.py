@@ -106,6 +106,19 @@ def test_each_round_begins_with_another_contender_and_one_is_in_memory_at_a_time
     assert "".join(in_memory) == "abc" + "bca" + "cab"
 
 
+def test_side_by_side_each_prompt_is_answered_by_all_before_the_next() -> None:
+    log: list[str] = []
+    rivals = [contender("a", log), unavailable("b"), contender("c", log, step_ms=(10.0,))]
+    report = measure(rivals, PROMPTS, MACHINE, repeats=1, max_new_tokens=5, side_by_side=True)
+    prompts = [" ".join(line.split()[1:]) for line in log]
+    assert prompts[::2] == prompts[1::2]
+    answers = [line.split()[0] for line in log if line.endswith(" 5")]
+    assert answers == ["a", "c", "c", "a"], "and who comes first changes"
+    assert log[-2:] == ["c closed", "a closed"]
+    assert [(row.system, round(row.tokens_per_s)) for row in report.rows] == [("a", 50), ("c", 100)]
+    assert [each.system for each in report.skipped] == ["b int8"]
+
+
 def test_all_new_prompts_come_before_those_whose_beginning_is_then_known() -> None:
     log: list[str] = []
     run(contender("a", log))
