@@ -8,7 +8,7 @@ a few layers, which hold far more than a small model would find out by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,16 +22,21 @@ from dspark.cached_rows import rows_of
 from dspark.calibration import Calibration
 from dspark.checkpoint import Checkpoint, Weights, find_checkpoint
 from dspark.decoder import DecoderConfig, DecoderLayer, Rotation
+from dspark.drafters.dspark_checkpoint import (
+    check_match,
+    drafted_vocabulary,
+    embedding_of_previous,
+    integer,
+    partial_head,
+    tapped_layers,
+)
 from dspark.drafters.growing import GrowingTree, Outlook, Place, grow
 from dspark.drafters.heads import NONE, ConfidenceHead, NoHead, VanillaHead, sequential_head
-from dspark.drafters.part_vocabulary import PartVocabulary
 from dspark.drafters.protocol import Anchor, Draft
-from dspark.errors import DrafterMismatch, UnsupportedArchitecture
 from dspark.fast_path import compiled_drafting, compiled_stack
 from dspark.kv_cache import KvCache
-from dspark.linear import Linear, linear
 from dspark.sampling import Sampler
-from dspark.target import Target, head_weight
+from dspark.target import Target
 from dspark.tree import TreeShape
 
 if TYPE_CHECKING:
@@ -73,14 +78,14 @@ class DSparkDrafter:
         shape = DecoderConfig.from_config(config)
         self.shape = shape
         self._target = target.decoder
-        self.block_size = _integer(config, "block_size")
-        self.taps = _taps(config)
-        self.mask_token = _integer(config, "mask_token_id")
-        _check_match(checkpoint, shape, self.taps, target)
+        self.block_size = integer(config, "block_size")
+        self.taps = tapped_layers(config)
+        self.mask_token = integer(config, "mask_token_id")
+        check_match(checkpoint, shape, self.taps, target)
 
         weights = Weights(checkpoint, self._target.precision.of_drafter, self._target.device)
         kind = config.get("markov_head_type", "vanilla")
-        hidden, rank = shape.hidden_size, 0 if kind == NONE else _integer(config, "markov_rank")
+        hidden, rank = shape.hidden_size, 0 if kind == NONE else integer(config, "markov_rank")
         self._fuse = weights.linear(["fc"], [hidden], hidden * len(self.taps))
         self._feature_norm = weights.dense("hidden_norm.weight", (hidden,))
         self._final_norm = weights.dense("norm.weight", (hidden,))
@@ -102,13 +107,13 @@ class DSparkDrafter:
                 for index in range(shape.layers)
             ]
         )
-        self._previous = _embedding_of_previous(weights, shape.vocab_size, rank)
-        self._vocabulary = _vocabulary(checkpoint, shape.vocab_size, weights)
+        self._previous = embedding_of_previous(weights, shape.vocab_size, rank)
+        self._vocabulary = drafted_vocabulary(checkpoint, shape.vocab_size, weights)
         drafted = shape.vocab_size if self._vocabulary is None else len(self._vocabulary)
         self._head = (
             self._target.head
             if self._vocabulary is None
-            else _partial_head(weights, target, self._vocabulary.ids)
+            else partial_head(weights, target, self._vocabulary.ids)
         )
         self.head = sequential_head(kind, weights, drafted, hidden, rank)
         self._confidence = None
@@ -410,85 +415,3 @@ def _wants_likeliest(sampler: Sampler) -> bool:
     return params.greedy and not (
         params.presence_penalty or params.frequency_penalty or params.logit_bias
     )
-
-
-def _check_match(
-    checkpoint: Checkpoint, shape: DecoderConfig, taps: Sequence[int], target: Target
-) -> None:
-    of_target = target.decoder.config
-    expected = {
-        "vocab_size": (shape.vocab_size, of_target.vocab_size),
-        "hidden_size": (shape.hidden_size, of_target.hidden_size),
-        "num_target_layers": (
-            checkpoint.config.get("num_target_layers", of_target.layers),
-            of_target.layers,
-        ),
-    }
-    for name, (drafters, targets) in expected.items():
-        if drafters != targets:
-            raise DrafterMismatch(
-                f"the drafter in {checkpoint.folder} was trained for a target with {name} "
-                f"{drafters}, and the target has {targets}: load the two that belong together"
-            )
-    # The last layer is not a tap: its raw output is not what training recorded there.
-    if not all(-1 <= tap < of_target.layers - 1 for tap in taps):
-        raise DrafterMismatch(
-            f"the drafter in {checkpoint.folder} reads target layers {list(taps)}, and the target "
-            f"offers -1 … {of_target.layers - 2}: load the two that belong together"
-        )
-    copies = ["embed_tokens.weight"]  # of the target's, which are used instead
-    if checkpoint.config.get("draft_vocab_size") is None:
-        copies.append("lm_head.weight")
-    for name in copies:
-        if name in checkpoint:
-            checkpoint.tensor(name, (of_target.vocab_size, of_target.hidden_size))
-
-
-def _embedding_of_previous(weights: Weights, vocab: int, rank: int) -> Tensor:
-    """What the sequential stage knows of the token before: `[vocab, rank]`; nothing at rank 0."""
-    if rank == 0:
-        return torch.empty((vocab, 0), dtype=weights.precision.activations, device=weights.device)
-    return weights.embedding("markov_head.markov_w1.weight", (vocab, rank))
-
-
-def _vocabulary(checkpoint: Checkpoint, vocab: int, weights: Weights) -> PartVocabulary | None:
-    """The target's ids of the drafter's tokens, if it drafts from fewer than there are."""
-    size = checkpoint.config.get("draft_vocab_size")
-    if size is None:
-        return None
-    ids = weights.dense("d2t", (_integer(checkpoint.config, "draft_vocab_size"),), torch.int64)
-    if not bool(((ids >= 0) & (ids < vocab)).all()):
-        raise DrafterMismatch(
-            f"the drafter in {checkpoint.folder} drafts tokens that the target does not have: "
-            "load the two that belong together"
-        )
-    return PartVocabulary(ids, vocab)
-
-
-def _partial_head(weights: Weights, target: Target, vocabulary: Tensor) -> Linear:
-    """The head of a part of the vocabulary: the drafter's, or else those rows of the target's."""
-    shape = (len(vocabulary), target.decoder.config.hidden_size)
-    if "lm_head.weight" in weights.checkpoint:
-        return weights.linear(["lm_head"], shape[:1], shape[1])
-    rows = head_weight(target).to(weights.device, weights.precision.activations)[vocabulary]
-    return linear(rows, None, weights.precision.layers)
-
-
-def _integer(config: Mapping[str, object], key: str) -> int:
-    value = config.get(key)
-    if not isinstance(value, int):
-        raise UnsupportedArchitecture(
-            f"the drafter's config.json has {value!r} as {key!r}: it is no DSpark drafter, or its "
-            "download is damaged"
-        )
-    return value
-
-
-def _taps(config: Mapping[str, object]) -> tuple[int, ...]:
-    taps = config.get("target_layer_ids")
-    if not isinstance(taps, Sequence) or not taps or not all(isinstance(t, int) for t in taps):
-        raise UnsupportedArchitecture(
-            f"the drafter's config.json has {taps!r} as 'target_layer_ids': it is no DSpark "
-            "drafter, or its download is damaged"
-        )
-    return tuple(taps)
