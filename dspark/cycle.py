@@ -20,7 +20,8 @@ from dspark.errors import GenerationFailed
 from dspark.generation import FinishReason, Step
 from dspark.kv_cache import InSlots, KvCache, Slot
 from dspark.metrics import Counters
-from dspark.scheduler import Drafting, Scheduler
+from dspark.policies import Drafting
+from dspark.scheduler import Scheduler
 from dspark.sequence import Sequence as Request
 from dspark.soundness import sound_part
 from dspark.steps import Steps

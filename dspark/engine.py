@@ -23,8 +23,9 @@ from dspark.errors import (
 from dspark.generation import Generation, Priority, Result, Step
 from dspark.kv_cache import SlotPool
 from dspark.metrics import Counters, EngineMetrics
+from dspark.policies import LEAST_SURVIVAL
 from dspark.sampling import SamplingParams
-from dspark.scheduler import LEAST_SURVIVAL, WEIGHING_COSTS, Scheduler
+from dspark.scheduler import WEIGHING_COSTS, Scheduler
 from dspark.scoring import Scoring
 from dspark.sequence import Sequence as Request
 from dspark.static_cost import static_cost

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import platformdirs
 
 from dspark.errors import InvalidRequest
-from dspark.scheduler import Drafting
+from dspark.policies import Drafting
 
 if TYPE_CHECKING:
     from dspark.drafters.protocol import Drafter

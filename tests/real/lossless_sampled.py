@@ -14,8 +14,9 @@ import torch
 
 from dspark import SamplingParams, Scheduler, StepCostTable
 from dspark.drafters import Draft
+from dspark.policies import DecodingStep, StepCost
 from dspark.sampling import Sampler, distribution, draw
-from dspark.scheduler import SCHEDULES, DecodingStep, StepCost
+from dspark.scheduler import SCHEDULES
 from dspark.verification import verify
 from tests.real.lossless_record import Comparison, Outcome
 from tests.unit.dspark.test_tree import DRAFTS

@@ -14,20 +14,19 @@ from hypothesis import strategies as st
 
 from dspark.errors import InvalidRequest
 from dspark.generation import Priority
-from dspark.scheduler import (
-    SCHEDULES,
+from dspark.policies import (
     DecodingStep,
     DelayedBudget,
     Drafting,
     EarlyStop,
     Full,
     Policy,
-    Scheduler,
     StepCost,
     Threshold,
     most_likely_first,
     survival,
 )
+from dspark.scheduler import SCHEDULES, Scheduler
 from dspark.speculation_switch import SpeculationSwitch
 from dspark.tree import TreeShape
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dspark import Target
 from dspark.drafters import Draft, PromptLookupDrafter
 from dspark.errors import InvalidRequest
-from dspark.scheduler import Drafting
+from dspark.policies import Drafting
 from dspark.step_cost import (
     StepCostTable,
     cache_folder,

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from dspark import Engine, InvalidRequest, SamplingParams, Target, load_drafter, load_target
 from dspark.drafters import Anchor, Draft, PromptLookupDrafter
 from dspark.drafters.growing import GrowingTree, Outlook, Place, grow
+from dspark.policies import survival
 from dspark.sampling import Sampler
-from dspark.scheduler import SCHEDULES, Scheduler, survival
+from dspark.scheduler import SCHEDULES, Scheduler
 from dspark.step_cost import StepCostTable
 from dspark.target import Span
 from dspark.tree import ANCHOR, TreeShape
