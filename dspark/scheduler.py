@@ -7,6 +7,7 @@ brings (`dspark.speculation_switch`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from dspark.draft_length import DraftLength
 from dspark.errors import InvalidRequest
@@ -22,6 +23,7 @@ from dspark.policies import (
     Policy,
     StepCost,
     Threshold,
+    survival,
 )
 from dspark.speculation_switch import SpeculationSwitch
 
@@ -55,6 +57,7 @@ class Scheduler:
         self._cost = cost or _EqualSteps()
         self._switch = switch
         self._length = DraftLength()
+        self._expected: float | None = None  # tokens of the step that was scheduled last
 
     @classmethod
     def named(
@@ -121,6 +124,10 @@ class Scheduler:
         step = DecodingStep(drafts, priorities, certain_tokens)
         lengths = self._policy.lengths(step, self._cost)
         self._length.record(max(lengths))
+        self._expected = len(drafts) + sum(
+            sum(islice(survival(draft), length))
+            for draft, length in zip(drafts, lengths, strict=True)
+        )
         return lengths
 
     def record(
@@ -147,11 +154,15 @@ class Scheduler:
             self._switch.record_plain()
             return
         cost = self._cost
-        # Plain decoding would have had the prompts' parts in its first step only.
-        further_steps = committed / sequences - 1
+
+        def plain_ms(tokens: float) -> float:
+            # Plain decoding would have had the prompts' parts in its first step only.
+            return cost.cost_ms(certain_tokens) + (tokens / sequences - 1) * cost.cost_ms(sequences)
+
         self._switch.record_drafted(
             spent_ms=cost.draft_ms(drafting) + cost.cost_ms(certain_tokens + verified),
-            plain_ms=cost.cost_ms(certain_tokens) + further_steps * cost.cost_ms(sequences),
+            plain_ms=plain_ms(committed),
+            expected_plain_ms=plain_ms(committed if self._expected is None else self._expected),
         )
 
 

@@ -394,6 +394,17 @@ def test_drafting_that_only_breaks_even_stops() -> None:
     assert not all(run(scheduler, steps=20, committed=2))
 
 
+def test_confidences_that_promise_too_little_end_a_probe_whatever_luck_it_has() -> None:
+    scheduler = Scheduler.named("confidence", affine(base=10, each=1, drafting_ms=5))
+    steps = 0
+    while scheduler.drafting:
+        (length,) = scheduler.schedule(1, [Draft([0.3, 0.3])])
+        drafting = Drafting(sequences=1, tokens=2)
+        scheduler.record(1, sequences=1, drafting=drafting, verified=length, committed=1 + length)
+        steps += 1
+    assert steps == 4
+
+
 def test_drafting_goes_on_while_it_pays() -> None:
     scheduler = Scheduler.named("confidence", affine(base=10, each=1, drafting_ms=5))
     assert all(run(scheduler, steps=200, committed=3))
@@ -470,8 +481,19 @@ def test_rests_between_failed_probes_double_up_to_a_limit() -> None:
 def test_a_hopeless_probe_is_not_finished_and_a_doubtful_one_is() -> None:
     switch = partial(SpeculationSwitch, probe_steps=12, fewest_steps=4, rest_steps=100)
     assert runs(drive(switch(), 50, lambda _: 0.7))[0] == (True, 4)
-    assert runs(drive(switch(), 50, lambda _: 0.9))[0] == (True, 12)
-    assert runs(drive(switch(), 50, lambda step: 0.9 if step < 6 else 1.5))[0] == (True, 50)
+    doubtful = partial(switch, least_expected_gain=0.0)
+    assert runs(drive(doubtful(), 50, lambda _: 0.9))[0] == (True, 12)
+    assert runs(drive(doubtful(), 50, lambda step: 0.9 if step < 6 else 1.5))[0] == (True, 50)
+
+
+@pytest.mark.parametrize(("promised", "drafted_steps"), [(0.9, 4), (1.0, 20)])
+def test_a_probe_that_promises_nothing_is_not_finished(promised: float, drafted_steps: int) -> None:
+    switch = SpeculationSwitch(probe_steps=12, fewest_steps=4)
+    drafted = 0
+    while switch.on and drafted < 20:
+        switch.record_drafted(spent_ms=1.0, plain_ms=1.2, expected_plain_ms=promised)
+        drafted += 1
+    assert drafted == drafted_steps
 
 
 def test_a_text_that_turns_predictable_is_noticed_at_the_next_probe() -> None:
