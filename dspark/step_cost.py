@@ -149,6 +149,7 @@ def cached_profile(
     path = cache_folder() / "step-cost" / f"{digest[:16]}.json"
     curve = None if refresh else _read(path, counts)
     if curve is None:
+        logger.info("Measuring what steps cost on this machine, into %s; this is done once", path)
         curve = profile(measure, counts)
         _write(path, {**key, "ms": curve})
     return curve

@@ -143,8 +143,11 @@ def test_a_profile_never_falls_keeps_its_mean_and_leaves_rising_curves_alone(
 # --- remembering ---------------------------------------------------------------------------------
 
 
-def test_a_profile_is_measured_once() -> None:
-    assert remembered(stairs()) == STAIRS_MS
+def test_a_profile_is_measured_once_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        assert remembered(stairs()) == STAIRS_MS
+        remembered(stairs())
+    assert caplog.text.count("done once") == 1
     again = stairs()
     assert remembered(again) == STAIRS_MS
     assert again.measurements == 0
