@@ -70,7 +70,39 @@ class Calibration:
         return _scaled(confidence, self.temperatures[place], offset)
 
     @classmethod
-    def of_checkpoint(cls, folder: Path) -> Calibration:
+    def parse(cls, content: Mapping[str, object]) -> Calibration:
+        """From an object of JSON.
+
+        Raises:
+            InvalidRequest: it is no calibration.
+        """
+        if "temperatures" not in content:
+            raise InvalidRequest("it has no temperatures")
+        return cls(_numbers(content, "temperatures"), _numbers(content, "offsets"))
+
+    def as_json(self) -> dict[str, list[float]]:
+        """What `parse` reads."""
+        return {"temperatures": list(self.temperatures), "offsets": list(self.offsets)}
+
+
+@dataclass(frozen=True)
+class Calibrations:
+    """Those of a drafter: a token that is the likeliest stands more often than one that was drawn.
+
+    Attributes:
+        sampled: for requests whose tokens are drawn.
+        greedy: for requests that take the likeliest token; that of the others if None.
+    """
+
+    sampled: Calibration = Calibration()
+    greedy: Calibration | None = None
+
+    def of(self, *, greedy: bool) -> Calibration:
+        """The one for a request."""
+        return self.greedy if greedy and self.greedy is not None else self.sampled
+
+    @classmethod
+    def of_checkpoint(cls, folder: Path) -> Calibrations:
         """Read `calibration.json` beside a drafter's weights; without the file, none.
 
         Raises:
@@ -87,9 +119,14 @@ class Calibration:
                 "the drafter uncalibrated"
             ) from error
         try:
-            if not isinstance(content, Mapping) or "temperatures" not in content:
-                raise InvalidRequest("it has no temperatures")
-            return cls(_numbers(content, "temperatures"), _numbers(content, "offsets"))
+            if not isinstance(content, Mapping):
+                raise InvalidRequest("it is no object")
+            greedy = content.get("greedy")
+            if greedy is not None and not isinstance(greedy, Mapping):
+                raise InvalidRequest("greedy is no object")
+            return cls(
+                Calibration.parse(content), None if greedy is None else Calibration.parse(greedy)
+            )
         except InvalidRequest as error:
             raise CheckpointError(
                 f"{path} is no calibration ({error}): calibrate again, or delete it to use the "
@@ -98,9 +135,11 @@ class Calibration:
 
     def write(self, folder: Path) -> None:
         """Store as `calibration.json` in a checkpoint's folder, whole or not at all."""
+        content: dict[str, object] = {**self.sampled.as_json()}
+        if self.greedy is not None:
+            content["greedy"] = self.greedy.as_json()
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as unfinished:
             path = Path(unfinished) / FILE_NAME
-            content = {"temperatures": list(self.temperatures), "offsets": list(self.offsets)}
             path.write_text(json.dumps(content, indent=2), encoding="utf-8")
             path.replace(folder / FILE_NAME)
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from dspark.attention import Attention, SlotAttention
 from dspark.cached_rows import rows_of
-from dspark.calibration import Calibration
+from dspark.calibration import Calibrations
 from dspark.checkpoint import Checkpoint, Weights, find_checkpoint
 from dspark.decoder import DecoderConfig, DecoderLayer, Rotation
 from dspark.drafters.dspark_checkpoint import (
@@ -70,7 +70,7 @@ class DSparkDrafter:
         shape: of its own layers.
         mask_token: stands for the tokens that are to be found.
         head: its sequential stage.
-        calibration: of its confidences.
+        calibrations: of its confidences.
     """
 
     def __init__(self, checkpoint: Checkpoint, target: Target) -> None:
@@ -120,7 +120,7 @@ class DSparkDrafter:
         if config.get("enable_confidence_head"):
             with_markov = bool(config.get("confidence_head_with_markov"))
             self._confidence = ConfidenceHead(weights, hidden, rank, with_markov)
-        self.calibration = Calibration.of_checkpoint(checkpoint.folder)
+        self.calibrations = Calibrations.of_checkpoint(checkpoint.folder)
         self._inverse_wavelengths = shape.rope.inverse_wavelengths(shape.head_dim).to(
             self._target.device
         )
@@ -215,9 +215,11 @@ class DSparkDrafter:
             Draft(
                 tuple(tokens[row]),
                 tuple(distributions[row]),
-                self.calibration.apply(confidence_rows[row]),
+                self.calibrations.of(greedy=anchor.sampler.params.greedy).apply(
+                    confidence_rows[row]
+                ),
             )
-            for row in range(len(anchors))
+            for row, anchor in enumerate(anchors)
         ]
 
     def draft_trees(
@@ -233,6 +235,9 @@ class DSparkDrafter:
         hidden = self.block_hidden(cache, anchors)
         base = self.base_logits(hidden)
         states: dict[Place, Tensor] = {}
+        calibrations = [
+            self.calibrations.of(greedy=anchor.sampler.params.greedy) for anchor in anchors
+        ]
 
         def look_out(trees: Sequence[GrowingTree], places: Sequence[Place]) -> Outlook:
             rows = [index for index, _ in places]
@@ -250,7 +255,8 @@ class DSparkDrafter:
             )
             states.update(zip(places, state, strict=True))
             calibrated = [
-                self.calibration.at(depth, each) for each in confidence.sigmoid().tolist()
+                calibrations[row].at(depth, each)
+                for row, each in zip(rows, confidence.sigmoid().tolist(), strict=True)
             ]
             return Outlook(logits, calibrated, (None,) * len(places))
 
@@ -370,7 +376,8 @@ class DSparkDrafter:
             [anchor.sampler.params.repetition_penalty for anchor in anchors],
         )
         rows = zip(tokens, confidences.sigmoid().tolist(), strict=True)
-        return [Draft(tuple(each), (), self.calibration.apply(row)) for each, row in rows]
+        calibration = self.calibrations.of(greedy=True)
+        return [Draft(tuple(each), (), calibration.apply(row)) for each, row in rows]
 
     def _penalised(self, sampler: Sampler) -> list[int]:
         """What the repetition penalty counts, as places in the drafter's vocabulary."""

@@ -137,7 +137,9 @@ class StaticDSparkDrafter:
             anchor.slot: Draft(
                 tuple(int(token) for token in tokens),
                 () if anchor.sampler.params.greedy else self._distributions[row].unbind(),
-                self._drafter.calibration.apply(confidence),
+                self._drafter.calibrations.of(greedy=anchor.sampler.params.greedy).apply(
+                    confidence
+                ),
             )
             for row, (anchor, (tokens, confidence)) in enumerate(zip(anchors, results, strict=True))
         }

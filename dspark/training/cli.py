@@ -221,7 +221,8 @@ def _table(evaluation: Evaluation) -> Table:
     rows = (
         ("accepted, temperature 1", evaluation.sampled_acceptance),
         ("accepted, greedy", evaluation.greedy_acceptance),
-        ("calibration error of survival", evaluation.calibration_error),
+        ("calibration error of survival, temperature 1", evaluation.calibration_error),
+        ("calibration error of survival, greedy", evaluation.greedy_calibration_error),
         ("area under curve", evaluation.area_under_curve),
     )
     for position in range(1, len(evaluation.calibration_error) + 1):

@@ -37,6 +37,7 @@ class DialogueSettings:
         instructions: the system prompt of every dialogue; the chat template's own if None.
         requests: asked in turn, again and again; without any, the built-in templates are filled.
         self_written_share: how many requests, of all, the target writes itself.
+        begun_share: how many of those begin as people begin to speak (`seeds.BEGINNINGS`).
         greedy_share: how many answers take the likeliest token; the others are sampled.
         temperature: of sampled answers.
         top_k: the same.
@@ -49,6 +50,7 @@ class DialogueSettings:
     instructions: str | None = None
     requests: tuple[str, ...] = ()
     self_written_share: float = 0.25
+    begun_share: float = 0.7
     greedy_share: float = 0.25
     temperature: float = 0.7
     top_k: int = 0
@@ -57,7 +59,7 @@ class DialogueSettings:
     max_new_tokens: int = 128
 
     def __post_init__(self) -> None:
-        for name in ("self_written_share", "greedy_share"):
+        for name in ("self_written_share", "begun_share", "greedy_share"):
             share = getattr(self, name)
             if not 0 <= share <= 1:
                 raise InvalidRequest(f"{name} is {share}; it must be from 0 to 1")
@@ -136,12 +138,18 @@ class _Interviewer:
         prepared = requests[number % len(requests)] if requests else seeds.request(rng)
         if rng.random() >= self._settings.self_written_share:
             return prepared
+        begun = rng.random() < self._settings.begun_share
+        beginning = rng.choice(seeds.BEGINNINGS) if begun else ""
+        # What it begins differs enough by itself; what it goes on with is to make sense.
         params = SamplingParams(
-            temperature=1.0, max_new_tokens=_REQUEST_TOKENS, seed=rng.getrandbits(32)
+            temperature=0.8 if begun else 1.0,
+            max_new_tokens=_REQUEST_TOKENS,
+            seed=rng.getrandbits(32),
         )
-        written = yield Question(self.user_header, params)
+        header = [*self.user_header, *self._tokenizer.encode(beginning)]
+        written = yield Question(header, params)
         # Small models like to write on, to answer themselves even: the first line is the request.
-        lines = self._tokenizer.decode(written.tokens).strip().splitlines()
+        lines = (beginning + self._tokenizer.decode(written.tokens)).strip().splitlines()
         return lines[0].strip() if lines else prepared
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dspark.calibration import FILE_NAME, Calibration, fit, survival_errors
+from dspark.calibration import FILE_NAME, Calibrations, fit, survival_errors
 from dspark.drafters import load_drafter
 from dspark.engine import Engine
 from dspark.errors import NoTrainingData
@@ -69,7 +69,9 @@ class Evaluation:
         greedy_length: tokens a step when the likeliest token is taken.
         sampled_acceptance: by position, given that all before it were accepted.
         greedy_acceptance: the same.
-        calibration_error: of survival up to each position (see `dspark.calibration`).
+        calibration_error: of survival up to each position (see `dspark.calibration`), at
+            temperature 1.
+        greedy_calibration_error: the same when the likeliest token is taken.
         area_under_curve: by position, how often a token that stood had been given more confidence
             than one that fell; 0.5 is chance, and NaN where all stood or fell.
     """
@@ -80,6 +82,7 @@ class Evaluation:
     sampled_acceptance: tuple[float, ...]
     greedy_acceptance: tuple[float, ...]
     calibration_error: tuple[float, ...]
+    greedy_calibration_error: tuple[float, ...]
     area_under_curve: tuple[float, ...]
 
 
@@ -91,20 +94,28 @@ def calibrate(
     limit: int,
     max_new_tokens: int,
     on_progress: Progress = lambda done, total: None,
-) -> Calibration:
+) -> Calibrations:
     """Fit the temperatures of a drafter's confidences, and store them beside its weights.
+
+    Once for drawn tokens and once for the likeliest ones: confidences learn how often a drawn one
+    stands.
 
     Raises:
         NoTrainingData: no block was drafted for a request of this split.
     """
     (drafter_folder / FILE_NAME).unlink(missing_ok=True)  # what is fitted are raw confidences
-    params = SamplingParams(temperature=_TEMPERATURE, max_new_tokens=max_new_tokens)
-    drafts = run_drafts(
-        drafter_folder, target, _held_out(corpus, Split.CALIBRATE, limit), params, on_progress
+    sampled, greedy = _sampled_and_greedy(
+        drafter_folder,
+        target,
+        _held_out(corpus, Split.CALIBRATE, limit),
+        max_new_tokens,
+        on_progress,
     )
-    calibration = fit(drafts.confidence, drafts.accepted)
-    calibration.write(drafter_folder)
-    return calibration
+    calibrations = Calibrations(
+        fit(sampled.confidence, sampled.accepted), fit(greedy.confidence, greedy.accepted)
+    )
+    calibrations.write(drafter_folder)
+    return calibrations
 
 
 def evaluate(
@@ -122,6 +133,35 @@ def evaluate(
         NoTrainingData: no block was drafted for a request of this split.
     """
     dialogues = _held_out(corpus, Split.EVALUATE, limit)
+    sampled, greedy = _sampled_and_greedy(
+        drafter_folder, target, dialogues, max_new_tokens, on_progress
+    )
+    evaluation = Evaluation(
+        len(dialogues),
+        sampled.accepted_length,
+        greedy.accepted_length,
+        sampled.acceptance,
+        greedy.acceptance,
+        survival_errors(sampled.confidence, sampled.accepted),
+        survival_errors(greedy.confidence, greedy.accepted),
+        areas_under_curve(sampled),
+    )
+    with replacing(drafter_folder / REPORT) as unfinished:
+        unfinished.write_text(json.dumps(asdict(evaluation), indent=2), encoding="utf-8")
+    survives = sampled.confidence.cumprod(axis=1)
+    happened = sampled.accepted[:, None] > np.arange(survives.shape[1])
+    with replacing(drafter_folder / DIAGRAM) as unfinished:
+        unfinished.write_text(svg(survives.ravel(), happened.ravel()), encoding="utf-8")
+    return evaluation
+
+
+def _sampled_and_greedy(
+    drafter_folder: Path,
+    target: Target,
+    dialogues: Sequence[Dialogue],
+    max_new_tokens: int,
+    on_progress: Progress,
+) -> tuple[Drafts, Drafts]:
     total = 2 * len(dialogues)
     sampled, greedy = (
         run_drafts(
@@ -133,22 +173,7 @@ def evaluate(
         )
         for temperature, before in ((_TEMPERATURE, 0), (0.0, len(dialogues)))
     )
-    evaluation = Evaluation(
-        len(dialogues),
-        sampled.accepted_length,
-        greedy.accepted_length,
-        sampled.acceptance,
-        greedy.acceptance,
-        survival_errors(sampled.confidence, sampled.accepted),
-        areas_under_curve(sampled),
-    )
-    with replacing(drafter_folder / REPORT) as unfinished:
-        unfinished.write_text(json.dumps(asdict(evaluation), indent=2), encoding="utf-8")
-    survives = sampled.confidence.cumprod(axis=1)
-    happened = sampled.accepted[:, None] > np.arange(survives.shape[1])
-    with replacing(drafter_folder / DIAGRAM) as unfinished:
-        unfinished.write_text(svg(survives.ravel(), happened.ravel()), encoding="utf-8")
-    return evaluation
+    return sampled, greedy
 
 
 def run_drafts(

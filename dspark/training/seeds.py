@@ -143,6 +143,50 @@ TEMPLATES: Sequence[str] = (
     "Explain the idea of {theory} with an example.",
 )
 
+# Left to itself a small model asks for stories, code and essays. Given the first words it asks what
+# people ask aloud, and each time something else.
+_BEGINNINGS = (
+    "Am I allowed to|Are there any|Are you able to|Can I|Can I use|Can you explain|"
+    "Can you give me|Can you help me|Can you recommend|Can you suggest|Can you teach me|"
+    "Can you tell me|Could you tell me why|Describe|Do I need|Do you have any ideas for|"
+    "Do you have any tips for|Do you know|Does it matter if|Explain how|Explain in simple words|"
+    "Explain to a child|Explain why|Give me a few examples of|Give me a quick|"
+    "Give me a recipe for|Give me a tip|Give me an idea|Give me five|Give me some advice|"
+    "Give me three|Good evening! I|Good morning! What|Hello! I need|Help me choose|"
+    "Help me decide|Help me plan|Hi, I want to|How can I|How can I get rid of|How can I tell if|"
+    "How can you|How come|How deep is|How did people|How do I|How do I clean|How do I cook|"
+    "How do I get|How do I keep|How do I make|How do I remove|How do birds|How do people|"
+    "How do plants|How do they make|How do you|How does|How does a|How does the|How far|How fast|"
+    "How high|How hot|How important is|How long can|How long does it take|How long should I|"
+    "How many|How much|How often should I|How old|How should I|I am afraid of|I am bored|I can't|"
+    "I don't know how to|I don't understand|I feel|I forgot|I have a headache|I have a meeting|"
+    "I have only|I have to|I just moved|I lost|I need a|I need help with|I want to cook|"
+    "I want to learn|I would like to|I'm cooking|I'm going to|I'm having trouble|I'm learning|"
+    "I'm nervous about|I'm tired of|In which country|Is it a good idea to|Is it better to|"
+    "Is it dangerous to|Is it possible to|Is it safe to|Is it true that|Is there a|"
+    "Is there an easy way to|Let's play|List|My cat|My child|My dog|My friend|My grandmother|"
+    "My kitchen|My phone|My room|Name a few|Name five|Name some|Name three|Please explain|"
+    "Please tell me|Quiz me on|Recommend|Remind me|Repeat|Say something|Should I|Spell|Suggest|"
+    "Teach me|Tell me a bedtime story|Tell me a fun fact|Tell me a joke|"
+    "Tell me a short story about|Tell me about|Tell me how|Tell me something about|Tell me what|"
+    "Tell me why|Translate|What are good|What are some|What are the|What are the benefits of|"
+    "What can I cook|What can I do|What can I make with|What can you tell me about|What causes|"
+    "What color|What could I|What do|What do I do if|What do people|What do you call|"
+    "What do you think|What does a|What does it mean|What does the|What happened|What happens if|"
+    "What happens to|What happens when|What is a|What is a good|What is an easy|"
+    "What is it like to|What is the best|What is the best way to|What is the biggest|"
+    "What is the capital of|What is the difference between|What is the fastest|"
+    "What is the meaning of|What is the oldest|What is your favorite|What kind of|What makes|"
+    "What should I|What should I do if|What should I eat|What should I say|What should I wear|"
+    "What should I write|What was|What were|What would happen if|What would you|What's a|"
+    "What's the|When did|When is|When is the best time to|When should I|When was|Where can I|"
+    "Where did|Where do|Where is|Where should I|Which|Which animal|Which foods|Which is better|"
+    "Who|Who invented|Who was|Who wrote|Why are|Why can't|Why did|Why do|Why do cats|"
+    "Why do people|Why do we|Why does|Why is|Why is it important to|Why is my|Why should I|"
+    "Write a|Write a short|Would it be okay to"
+)
+BEGINNINGS: Sequence[str] = _BEGINNINGS.split("|")
+
 OPENINGS: Sequence[str] = (
     *[""] * 5,
     "Hello. ",

@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspark.calibration import Calibration, expected_calibration_error, fit, survival_errors
+from dspark.calibration import (
+    Calibration,
+    Calibrations,
+    expected_calibration_error,
+    fit,
+    survival_errors,
+)
 from dspark.errors import CheckpointError, InvalidRequest
 
 DRAFTS = 20_000
@@ -124,16 +130,26 @@ def test_positions_beyond_the_last_temperature_use_it() -> None:
 # --- beside a checkpoint -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("greedy", [None, Calibration((2.0,), (0.5,))])
 @pytest.mark.parametrize("offsets", [(), (-0.5, 0.0, 0.25)])
-def test_it_is_read_as_it_was_written(tmp_path: Path, offsets: tuple[float, ...]) -> None:
-    calibration = Calibration((0.5, 1.25, 3.0), offsets)
-    calibration.write(tmp_path)
-    assert Calibration.of_checkpoint(tmp_path) == calibration
+def test_it_is_read_as_it_was_written(
+    tmp_path: Path, offsets: tuple[float, ...], greedy: Calibration | None
+) -> None:
+    calibrations = Calibrations(Calibration((0.5, 1.25, 3.0), offsets), greedy)
+    calibrations.write(tmp_path)
+    assert Calibrations.of_checkpoint(tmp_path) == calibrations
     assert [path.name for path in tmp_path.iterdir()] == ["calibration.json"]
 
 
 def test_a_checkpoint_without_the_file_is_uncalibrated(tmp_path: Path) -> None:
-    assert Calibration.of_checkpoint(tmp_path) == Calibration()
+    assert Calibrations.of_checkpoint(tmp_path) == Calibrations()
+
+
+def test_greedy_requests_use_the_sampled_ones_where_they_have_none_of_their_own() -> None:
+    sampled, greedy = Calibration((2.0,)), Calibration((0.5,))
+    assert Calibrations(sampled).of(greedy=True) is sampled
+    assert Calibrations(sampled, greedy).of(greedy=True) is greedy
+    assert Calibrations(sampled, greedy).of(greedy=False) is sampled
 
 
 @pytest.mark.parametrize(
@@ -153,18 +169,21 @@ def test_a_checkpoint_without_the_file_is_uncalibrated(tmp_path: Path) -> None:
         '{"temperatures": [1], "offsets": 1}',
         '{"temperatures": [1], "offsets": [1, 2]}',
         '{"temperatures": [1], "offsets": [Infinity]}',
+        '{"temperatures": [1], "greedy": 1}',
+        '{"temperatures": [1], "greedy": {}}',
+        '{"temperatures": [1], "greedy": {"temperatures": [0]}}',
     ],
 )
 def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, content: str) -> None:
     (tmp_path / "calibration.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"calibration\.json.*calibrate again, or delete it"):
-        Calibration.of_checkpoint(tmp_path)
+        Calibrations.of_checkpoint(tmp_path)
 
 
 def test_other_entries_of_the_file_do_not_disturb(tmp_path: Path) -> None:
     content = {"temperatures": [2], "fitted_on": "a note"}
     (tmp_path / "calibration.json").write_text(json.dumps(content))
-    assert Calibration.of_checkpoint(tmp_path) == Calibration((2.0,))
+    assert Calibrations.of_checkpoint(tmp_path) == Calibrations(Calibration((2.0,)))
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,13 @@ from dspark import (
     MissingTensor,
     SamplingParams,
     Target,
+    TreeShape,
     UnsupportedArchitecture,
     WrongShape,
     load_drafter,
     load_target,
 )
-from dspark.calibration import Calibration
+from dspark.calibration import Calibration, Calibrations
 from dspark.drafters import Anchor, Draft
 from dspark.drafters.part_vocabulary import PartVocabulary
 from dspark.sampling import Sampler
@@ -39,6 +40,7 @@ def draft_after(
     pieces: Sequence[int],
     params: SamplingParams | None = None,
     most: int | None = None,
+    tree: TreeShape | None = None,
 ) -> Draft:
     """The draft after `TOKENS`, whose features were taken in in pieces of the given sizes."""
     anchor_position = len(TOKENS) - 1
@@ -54,6 +56,8 @@ def draft_after(
             start += size
         sampler = Sampler(params or SamplingParams(), TOKENS, [], random.Random(7))
         anchor = Anchor(1, anchor_position, TOKENS[-1], sampler, most)
+        if tree is not None:
+            return drafter.draft_trees(drafter_cache, [anchor], tree)[0]
         return drafter.draft(drafter_cache, [anchor])[0]
 
 
@@ -211,14 +215,23 @@ def test_a_vocabulary_beyond_the_targets_is_refused(target: Target, write_drafte
         load_drafter(write_drafter(vocabulary=[1, 64]), target)
 
 
-def test_a_calibration_beside_the_weights_is_applied(target: Target, write_drafter: Write) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_calibration_for_the_kind_of_request_is_applied(
+    target: Target, write_drafter: Write, temperature: float
+) -> None:
     folder = write_drafter()
-    raw = draft_after(target, load_drafter(folder, target), [9]).confidence
-    calibration = Calibration((2.0,))
-    calibration.write(folder)
-    calibrated = draft_after(target, load_drafter(folder, target), [9]).confidence
-    assert calibrated == pytest.approx(calibration.apply(raw))
+    params = SamplingParams(temperature=temperature, seed=1)
+    raw = draft_after(target, load_drafter(folder, target), [9], params).confidence
+    sampled, greedy = Calibration((2.0,)), Calibration((0.5,), (1.0,))
+    Calibrations(sampled, greedy).write(folder)
+    calibrated = draft_after(target, load_drafter(folder, target), [9], params).confidence
+    expected = sampled if temperature else greedy
+    assert calibrated == pytest.approx(expected.apply(raw))
     assert calibrated != pytest.approx(raw)
+    tree = draft_after(
+        target, load_drafter(folder, target), [9], params, tree=TreeShape.of_widths(2)
+    )
+    assert tree.confidence[0] == pytest.approx(calibrated[0])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])

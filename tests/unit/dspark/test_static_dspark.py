@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dspark import DSparkDrafter, SamplingParams, Target, load_drafter, load_target
+from dspark.calibration import Calibration, Calibrations
 from dspark.device_sampling import Kind
 from dspark.drafters import Anchor, Draft
 from dspark.drafters.static_dspark import StaticDSparkDrafter
@@ -119,7 +120,9 @@ def test_drafts_are_the_ragged_drafters(
     head: str, mixture: str, tiny_folder: Path, write_drafter: Write
 ) -> None:
     target = load_target(tiny_folder)
-    drafter = load_drafter(write_drafter({"markov_head_type": head}), target)
+    folder = write_drafter({"markov_head_type": head})
+    Calibrations(Calibration((2.0,)), Calibration((0.5,), (1.0,))).write(folder)
+    drafter = load_drafter(folder, target)
     pair = Pair(target, drafter, Graphs(Tape()))
     params = MIXTURES[mixture]
     with torch.inference_mode():

@@ -125,6 +125,17 @@ def test_a_share_of_the_requests_is_written_by_the_target(target: Target, tmp_pa
     assert ENOUGH / 4 < mine < ENOUGH * 3 / 4
 
 
+def test_a_request_may_be_begun_as_people_begin_to_speak(target: Target, tmp_path: Path) -> None:
+    settings = DialogueSettings(
+        requests=("mine",), self_written_share=1.0, begun_share=1.0, max_new_tokens=2
+    )
+    corpus = Corpus(tmp_path)
+    extend_dialogues(corpus, target, settings, 10, slots=3)
+    requests = [dialogue.request for dialogue in corpus]
+    assert all(each.startswith(tuple(seeds.BEGINNINGS)) for each in requests)
+    assert len(set(requests)) > 5
+
+
 def test_a_request_begins_where_the_header_ends(target: Target) -> None:
     settings = DialogueSettings(instructions="be brief")
     tokenizer = target.tokenizer

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from dspark import Engine, InvalidRequest, SamplingParams, load_drafter, load_target
-from dspark.calibration import FILE_NAME, Calibration
+from dspark.calibration import FILE_NAME, Calibration, Calibrations
 from dspark.errors import NoTrainingData, RunMismatch
 from dspark.training.corpus import Split
 from dspark.training.curves import Curve
@@ -95,7 +95,7 @@ def test_a_trained_drafter_is_lossless_like_any_other(
 ) -> None:
     target = load_target(speaking_targets[family])
     drafter = load_drafter(trained[family].drafter_folder, target)
-    assert drafter.calibration.temperatures
+    assert drafter.calibrations.sampled.temperatures
     prompt = target.tokenizer.chat([{"role": "user", "content": "a b c"}])
     params = SamplingParams(max_new_tokens=20)
     with Engine(target) as plain, Engine(target, drafter) as drafting:
@@ -241,7 +241,7 @@ def test_more_steps_and_dialogues_later_are_taken_up(
     plan = make_plan(tmp_path, speaking_target)
     Pipeline(plan).run((Stage.DIALOGUES, Stage.FEATURES, Stage.FIT))
     first = load_file(tmp_path / "drafter" / "model.safetensors")
-    Calibration((2.0,)).write(tmp_path / "drafter")
+    Calibrations(Calibration((2.0,))).write(tmp_path / "drafter")
     longer = replace(plan, wanted_dialogues=48, fit=replace(plan.fit, steps=28))
     Pipeline(longer).run((Stage.FIT, Stage.FEATURES, Stage.DIALOGUES))  # done in their own order
     second = load_file(tmp_path / "drafter" / "model.safetensors")
