@@ -132,6 +132,22 @@ def test_what_was_computed_for_one_request_serves_the_next(
     assert found[0][2] > len(PROMPTS[3])
 
 
+def test_features_left_by_the_last_request_do_not_come_into_the_next_ones_drafts(
+    model: Target, drafter: DSparkDrafter
+) -> None:
+    """Those of a prompt wait for a draft; an answer of one token asks for none."""
+    drafts = []
+    for before in ([], [[50] * 23]):
+        with Engine(
+            model, drafter, "full", slots=1, context_tokens=CONTEXT, static_steps=True
+        ) as engine:
+            for prompt in before:
+                engine.generate(prompt, longest(1))
+            generation = engine.submit(PROMPTS[0], longest())
+            drafts.append([(step.draft, step.confidence) for step in generation])
+    assert drafts[0] == drafts[1]
+
+
 def test_a_cancelled_request_disturbs_no_other(
     model: Target, drafter: DSparkDrafter, tape: Tape
 ) -> None:
