@@ -26,7 +26,7 @@ class Drafting(NamedTuple):
 
     Attributes:
         sequences: for how many.
-        tokens: how many, over all of them.
+        tokens: how many, over all of them; of a tree, the longest path.
         sampled: how many of those were drawn from a distribution.
     """
 
@@ -37,7 +37,7 @@ class Drafting(NamedTuple):
     @classmethod
     def of(cls, drafts: Sequence[Drafted]) -> Drafting:
         """What these drafts, empty or not, are together."""
-        lengths = [len(draft.confidence) for draft in drafts]
+        lengths = [depth_of(draft, len(draft.confidence)) for draft in drafts]
         return cls(
             sequences=sum(length > 0 for length in lengths),
             tokens=sum(lengths),
@@ -97,6 +97,13 @@ class DecodingStep:
     def drafting(self) -> Drafting:
         """What was drafted for it."""
         return Drafting.of(self.drafts)
+
+
+def depth_of(draft: Drafted, length: int) -> int:
+    """How many of the first so many tokens of a draft follow each other, at most."""
+    if draft.tree is None:
+        return length
+    return max(draft.tree.depths[:length], default=0)
 
 
 def survival(draft: Drafted) -> Iterator[float]:

@@ -23,6 +23,7 @@ from dspark.policies import (
     Policy,
     StepCost,
     Threshold,
+    depth_of,
     survival,
 )
 from dspark.speculation_switch import SpeculationSwitch
@@ -123,7 +124,9 @@ class Scheduler:
         priorities = priorities or [Priority.CONFIRMED] * len(drafts)
         step = DecodingStep(drafts, priorities, certain_tokens)
         lengths = self._policy.lengths(step, self._cost)
-        self._length.record(max(lengths))
+        self._length.record(
+            max(depth_of(draft, length) for draft, length in zip(drafts, lengths, strict=True))
+        )
         self._expected = len(drafts) + sum(
             sum(islice(survival(draft), length))
             for draft, length in zip(drafts, lengths, strict=True)

@@ -85,17 +85,49 @@ class TreeShape:
         return cls(tuple(parents))
 
     @classmethod
+    def with_seconds(cls, depth: int, seconds: int) -> TreeShape:
+        """One token after the other, and a second candidate for each of the first places.
+
+        Nothing hangs on a second candidate, so a drafter whose places share one pass proposes them
+        for nothing.
+
+        Args:
+            depth: how many tokens follow each other.
+            seconds: for how many of them there is a second candidate.
+        """
+        if not 0 <= seconds <= depth or not depth:
+            raise InvalidRequest(
+                f"{depth} tokens with {seconds} second candidates are no tree: give a depth of at "
+                "least 1 and no more second candidates than that"
+            )
+        # The likelier a node stands the earlier it comes, as far as that is known beforehand.
+        places = sorted(
+            [(0.5**place, place, 0) for place in range(1, depth + 1)]
+            + [(0.15 * 0.5 ** (place - 1), place, 1) for place in range(1, seconds + 1)],
+            key=lambda each: -each[0],
+        )
+        nodes = {(place, rank): node for node, (_, place, rank) in enumerate(places)}
+        return cls(tuple(nodes.get((place - 1, 0), ANCHOR) for _, place, _ in places))
+
+    @classmethod
     def parse(cls, text: str) -> TreeShape:
-        """A shape as it is written on a command line: `8`, so many nodes, or widths: `3x2x1`.
+        """A shape as it is written on a command line.
+
+        `8` is so many nodes, `3x2x1` are widths, and `5+2` five tokens with second candidates for
+        the first two.
 
         Raises:
-            InvalidRequest: it is neither.
+            InvalidRequest: it is none of these.
         """
         try:
+            if "+" in text:
+                depth, seconds = map(int, text.split("+"))
+                return cls.with_seconds(depth, seconds)
             numbers = [int(each) for each in text.split("x")]
         except ValueError:
             raise InvalidRequest(
-                f"the tree is {text!r}; give a number of nodes, as 8, or widths, as 3x2x1"
+                f"the tree is {text!r}; give a number of nodes, as 8, widths, as 3x2x1, or a "
+                "chain with second candidates for its first places, as 5+2"
             ) from None
         return cls.likeliest(numbers[0]) if len(numbers) == 1 else cls.of_widths(*numbers)
 
@@ -111,6 +143,19 @@ class TreeShape:
     def ranks(self) -> tuple[int, ...]:
         """How many siblings come before each node."""
         return tuple(self.children(parent).index(node) for node, parent in enumerate(self.parents))
+
+    @cached_property
+    def seconds(self) -> int | None:
+        """For how many places there is a second candidate; None unless that and one chain is all.
+
+        See `with_seconds`.
+        """
+        # A first candidate always hangs on a first one: nothing hangs on the others.
+        if any(rank > 1 for rank in self.ranks):
+            return None
+        if any(self.ranks[parent] for parent in self.parents if parent != ANCHOR):
+            return None
+        return max((d for d, rank in zip(self.depths, self.ranks, strict=True) if rank), default=0)
 
     @property
     def depth(self) -> int:

@@ -133,6 +133,7 @@ def _best(logits: int, vocab: int) -> int:
 def _propose(
     hidden: Array,
     tokens: Array,
+    seconds: Array,
     confidences: Array,
     seen: Array,
     penalties: Array,
@@ -147,7 +148,8 @@ def _propose(
 ) -> None:
     """Fill `tokens [anchors, 1 + block]`, whose first column is there, from left to right.
 
-    `seen [anchors, drafted vocabulary]` says which tokens are penalised, and is written to.
+    And `seconds [anchors, …]` with the second likeliest of as many places. `seen [anchors, drafted
+    vocabulary]` says which tokens are penalised, and is written to.
     """
     rows, size = hidden.shape
     anchors, block = confidences.shape
@@ -186,6 +188,9 @@ def _propose(
             best = _best(bias, vocab)
             seen[anchor, best] = True
             tokens[anchor, place + 1] = ids[best]
+            if place < seconds.shape[1]:
+                store_number(bias + 4 * best, np.float32(-np.inf))
+                seconds[anchor, place] = ids[_best(bias, vocab)]
     in_use(room)
 
 
@@ -283,7 +288,8 @@ class CompiledDrafting:
         anchors: Sequence[int],
         said: Sequence[Sequence[int]],
         penalties: Sequence[float],
-    ) -> tuple[list[list[int]], Tensor]:
+        seconds: int = 0,
+    ) -> tuple[list[list[int]], list[list[int]], Tensor]:
         """The likeliest token at each place, given the likeliest before it.
 
         Args:
@@ -291,9 +297,10 @@ class CompiledDrafting:
             anchors: the token before each block.
             said: for each, what the repetition penalty counts, as places in the vocabulary.
             penalties: the repetition penalties; 1 for none.
+            seconds: for how many of the first places the second likeliest is wanted too.
 
         Returns:
-            For each its tokens, and the confidences' logits `[anchors, block]`.
+            For each its tokens and its second ones, and the confidences' logits `[anchors, block]`.
         """
         weights = self._weights
         block = len(hidden) // len(anchors)
@@ -303,9 +310,11 @@ class CompiledDrafting:
         for row, places in enumerate(said):
             seen[row, list(places)] = True
         confidences = torch.empty(len(anchors), block)
+        runners_up = np.empty((len(anchors), min(seconds, block)), np.int64)
         _propose(
             hidden.numpy(),
             tokens,
+            runners_up,
             confidences.numpy(),
             seen,
             np.array(penalties, np.float32),
@@ -318,7 +327,7 @@ class CompiledDrafting:
             weights.confidence.numpy(),
             weights.doubt,
         )
-        return tokens[:, 1:].tolist(), confidences
+        return tokens[:, 1:].tolist(), runners_up.tolist(), confidences
 
 
 def _linear(layer: CompiledLinear) -> Linear:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from dspark.drafters.dspark import DSparkDrafter
 from dspark.drafters.protocol import Anchor, Branching, Draft, Drafter, ReadsTargetCache
 from dspark.errors import InvalidRequest
 from dspark.kv_cache import KvCache
@@ -31,7 +32,7 @@ class Branched:
         self._of_trees = of_trees
         self._shape = shape
         self.taps = drafter.taps
-        self.block_size = len(shape)
+        self.block_size = shape.depth
 
     def new_cache(self, slots: int, context_tokens: int) -> KvCache | None:
         """The drafter's."""
@@ -47,6 +48,22 @@ class Branched:
             _with_later_candidates(draft)
             for draft in self._of_trees.draft_trees(cache, anchors, self._shape)
         ]
+
+
+class _WithSeconds(Branched):
+    """A `Branched` drafter that proposes trees to greedy requests alone."""
+
+    def draft(self, cache: KvCache | None, anchors: Sequence[Anchor]) -> list[Draft]:
+        """Propose a tree after each greedy request's anchor, and a block after the others'."""
+        greedy = [each for each in anchors if each.sampler.params.greedy]
+        others = [each for each in anchors if not each.sampler.params.greedy]
+        drafts: dict[int, Draft] = {}
+        if greedy:
+            drafts |= zip((each.slot for each in greedy), super().draft(cache, greedy), strict=True)
+        if others:
+            chains = self._drafter.draft(cache, others)
+            drafts |= zip((each.slot for each in others), chains, strict=True)
+        return [drafts[each.slot] for each in anchors]
 
 
 class _BranchedInTargetCache(Branched, ReadsTargetCache):
@@ -66,6 +83,22 @@ def branched(drafter: Drafter, shape: TreeShape) -> Drafter:
         )
     kind = _BranchedInTargetCache if isinstance(drafter, ReadsTargetCache) else Branched
     return kind(drafter, drafter, shape)
+
+
+def with_seconds(drafter: Drafter, seconds: int = 2) -> Drafter:
+    """The drafter, naming second candidates too where that costs next to nothing.
+
+    That is for greedy requests of a DSpark drafter whose proposals are compiled: it has the
+    probabilities of all tokens at hand. Drawing two without replacement would cost more.
+
+    Args:
+        drafter: any; others are given back as they are.
+        seconds: for how many of the first places.
+    """
+    if not isinstance(drafter, DSparkDrafter) or not drafter.has_seconds:
+        return drafter
+    shape = TreeShape.with_seconds(drafter.block_size, min(seconds, drafter.block_size))
+    return _WithSeconds(drafter, drafter, shape)
 
 
 def _with_later_candidates(draft: Draft) -> Draft:

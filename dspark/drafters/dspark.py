@@ -138,6 +138,11 @@ class DSparkDrafter:
         with torch.inference_mode():
             return cls(checkpoint, target)
 
+    @property
+    def has_seconds(self) -> bool:
+        """Whether second candidates of greedy requests cost no pass of their own."""
+        return self._compiled is not None
+
     def new_cache(self, slots: int, context_tokens: int) -> KvCache:
         """Keys and values of the target's features, with room for a block behind the context."""
         shape = self.shape
@@ -225,13 +230,19 @@ class DSparkDrafter:
     def draft_trees(
         self, cache: KvCache | None, anchors: Sequence[Anchor], shape: TreeShape
     ) -> list[Draft]:
-        """Propose a tree after each anchor, no deeper than a block.
+        """Propose a tree after each anchor, no deeper than a block, or than anchors have use for.
 
         A place's hidden state is the same for all its candidates: the sequential stage tells them
         apart, by the token before.
         """
         assert cache is not None
-        shape = shape.taking(shape.within(self.block_size, len(shape)))
+        shape = shape.taking(shape.within(self._wanted(anchors), len(shape)))
+        if (
+            self._compiled is not None
+            and shape.seconds is not None
+            and all(_wants_likeliest(each.sampler) for each in anchors)
+        ):
+            return self._likeliest_with_seconds(self._compiled, cache, anchors, shape)
         hidden = self.block_hidden(cache, anchors)
         base = self.base_logits(hidden)
         states: dict[Place, Tensor] = {}
@@ -271,8 +282,7 @@ class DSparkDrafter:
         return hidden.view(len(anchors), -1, self.shape.hidden_size)
 
     def _before_norm(self, cache: KvCache, anchors: Sequence[Anchor]) -> Tensor:
-        wanted = max(self.block_size if each.most is None else each.most for each in anchors)
-        size = min(self.block_size, wanted)
+        size = self._wanted(anchors)
         blocks = [_Block(each.slot, each.position, each.position + size) for each in anchors]
         masks = [self.mask_token] * (size - 1)
         token_ids = [token for anchor in anchors for token in (anchor.token, *masks)]
@@ -284,6 +294,11 @@ class DSparkDrafter:
             torch.tensor(positions, device=device),
             SlotAttention(blocks, cache, heads=self.shape.heads, causal=False),
         )
+
+    def _wanted(self, anchors: Sequence[Anchor]) -> int:
+        """How many places are drafted: a block, or fewer if no anchor has use for more."""
+        wanted = max(self.block_size if each.most is None else each.most for each in anchors)
+        return min(self.block_size, wanted)
 
     def block(self, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         """The parallel stage of blocks laid one after the other.
@@ -369,15 +384,49 @@ class DSparkDrafter:
         self, compiled: CompiledDrafting, cache: KvCache, anchors: Sequence[Anchor]
     ) -> list[Draft]:
         """`draft` for greedy requests, in one call behind the layers."""
-        tokens, confidences = compiled.propose(
+        tokens, _, confidences = self._proposed(compiled, cache, anchors, seconds=0)
+        return [
+            Draft(tuple(each), (), confidence)
+            for each, confidence in zip(tokens, confidences, strict=True)
+        ]
+
+    def _likeliest_with_seconds(
+        self,
+        compiled: CompiledDrafting,
+        cache: KvCache,
+        anchors: Sequence[Anchor],
+        shape: TreeShape,
+    ) -> list[Draft]:
+        """`draft_trees` for greedy requests and `TreeShape.with_seconds`, in one call likewise."""
+        rows = zip(*self._proposed(compiled, cache, anchors, shape.seconds or 0), strict=True)
+        places = [depth - 1 for depth in shape.depths]
+        return [
+            Draft(
+                tuple(
+                    second[place] if rank else first[place]
+                    for place, rank in zip(places, shape.ranks, strict=True)
+                ),
+                (),
+                tuple(confidence[place] for place in places),
+                shape,
+            )
+            for first, second, confidence in rows
+        ]
+
+    def _proposed(
+        self, compiled: CompiledDrafting, cache: KvCache, anchors: Sequence[Anchor], seconds: int
+    ) -> tuple[list[list[int]], list[list[int]], list[tuple[float, ...]]]:
+        """For each anchor its likeliest tokens, the second ones, and the calibrated confidences."""
+        tokens, runners_up, confidences = compiled.propose(
             self._before_norm(cache, anchors),
             [anchor.token for anchor in anchors],
             [self._penalised(anchor.sampler) for anchor in anchors],
             [anchor.sampler.params.repetition_penalty for anchor in anchors],
+            seconds,
         )
-        rows = zip(tokens, confidences.sigmoid().tolist(), strict=True)
         calibration = self.calibrations.of(greedy=True)
-        return [Draft(tuple(each), (), calibration.apply(row)) for each, row in rows]
+        rows = confidences.sigmoid().tolist()
+        return tokens, runners_up, [calibration.apply(row) for row in rows]
 
     def _penalised(self, sampler: Sampler) -> list[int]:
         """What the repetition penalty counts, as places in the drafter's vocabulary."""

@@ -22,7 +22,8 @@ class Anchor:
         position: the token's position.
         token: its id.
         sampler: chooses drafted tokens as the request wants its tokens chosen.
-        most: how many tokens are of use at most; a drafter may propose more. None: any number.
+        most: how many tokens, one after the other, are of use at most; a drafter may propose more.
+            None: any number.
     """
 
     slot: int

@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from dspark import Target, load_target
+from dspark import Drafter, Engine, Target, load_drafter, load_target
 from dspark.compiled.dot import BYTES, Flavour, dot_of, signed_levels
 from dspark.compiled.jit import inlined
 from dspark.compiled.processor import FEATURES
 from dspark.compiled.vectors import I8, I32, LANES, emitting, load_vector, pointer, vector
 from dspark.compiled.weights import CompiledLinear
+from dspark.drafters import with_seconds
 from dspark.drafters.dspark import DSparkDrafter
 from dspark.drafters.protocol import Anchor, Draft
 from dspark.fast_path import compiled_stack, compiles
@@ -278,7 +279,10 @@ def test_a_drafters_block_is_what_its_layers_compute_one_by_one(
 
 
 def draft_of(
-    drafter: DSparkDrafter, params: SamplingParams | None = None
+    drafter: Drafter,
+    params: SamplingParams | None = None,
+    tree: TreeShape | None = None,
+    most: int | None = None,
 ) -> tuple[list[Draft], tuple[torch.Tensor, torch.Tensor]]:
     """Drafts for two slots, and the keys and values that the drafter took in for them."""
     said = ([3, 9, 5], [9, 20, 11])
@@ -288,6 +292,7 @@ def draft_of(
             20,
             said[slot][-1],
             Sampler(params or SamplingParams(), [7, 3], said[slot], Random(0)),
+            most,
         )
         for slot in (1, 0)
     ]
@@ -298,7 +303,10 @@ def draft_of(
             drafter.extend(cache, slot, 0, features[:12])
             drafter.extend(cache, slot, 12, features[12:])
         context = cache.keys[:, :, :, :20].clone(), cache.values[:, :, :, :20].clone()
-        return drafter.draft(cache, anchors), context
+        if tree is None:
+            return drafter.draft(cache, anchors), context
+        assert isinstance(drafter, DSparkDrafter)
+        return drafter.draft_trees(cache, anchors, tree), context
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.5])
@@ -318,6 +326,62 @@ def test_a_compiled_draft_is_the_one_that_torch_makes(
         assert draft.tokens == by_torch.tokens
         assert draft.confidence == pytest.approx(by_torch.confidence, abs=1e-4)
         assert not draft.distributions
+
+
+@pytest.mark.parametrize("most", [None, 2])
+@pytest.mark.parametrize("penalty", [1.0, 1.5])
+def test_compiled_second_candidates_are_those_that_torch_finds(
+    target: Target, penalty: float, most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = random_drafter(target, layers=2, block_size=6, taps=2, markov_rank=32)
+    params = SamplingParams(repetition_penalty=penalty)
+    shape = TreeShape.with_seconds(6, 3)
+    drafts, _ = draft_of(drafter, params, shape, most)
+    monkeypatch.setattr(drafter, "_compiled", None)
+    references, _ = draft_of(drafter, params, shape, most)
+    for draft, by_torch in zip(drafts, references, strict=True):
+        assert draft.tokens == by_torch.tokens
+        assert draft.confidence == pytest.approx(by_torch.confidence, abs=1e-4)
+        assert draft.tree == by_torch.tree
+        assert draft.tree is not None and draft.tree.depth == (most or 6)
+    # Whatever is drafted with them, first candidates are those of a chain.
+    chains, _ = draft_of(drafter, params, most=most)
+    for draft, chain in zip(drafts, chains, strict=True):
+        assert draft.tree is not None
+        ranked = zip(draft.tokens, draft.tree.ranks, strict=True)
+        assert tuple(token for token, rank in ranked if rank == 0) == chain.tokens
+
+
+def test_second_candidates_come_to_greedy_requests_alone(target: Target) -> None:
+    drafter = random_drafter(target, layers=2, block_size=4, taps=2, markov_rank=32)
+    both = with_seconds(drafter, 2)
+    cache = both.new_cache(2, 64)
+    samplers = [Sampler(SamplingParams(temperature=each), [1], [4], Random(0)) for each in (0, 1)]
+    anchors = [Anchor(slot, 3, 4, sampler) for slot, sampler in enumerate(samplers)]
+    with torch.inference_mode():
+        for order in (anchors, anchors[::-1]):
+            drafts = both.draft(cache, order)
+            assert [draft.tree is None for draft in drafts] == [a.slot == 1 for a in order]
+        (alone,) = drafter.draft(cache, [anchors[1]])
+        (drawn,) = both.draft(cache, [anchors[1]])
+    assert len(alone.tokens) == len(drawn.tokens) == 4
+    uncompiled = load_drafter("prompt-lookup", target)
+    assert with_seconds(uncompiled) is uncompiled
+
+
+def test_answers_with_second_candidates_are_the_targets(target: Target) -> None:
+    drafter = random_drafter(target, layers=2, block_size=4, taps=2, markov_rank=32)
+    prompts = [[5, 9, 2, 33, 60], [7] * 23, [40, 3]]
+    answers = []
+    for each in (None, with_seconds(drafter, 3)):
+        with Engine(target, each, "full", context_tokens=128, slots=3) as engine:
+            running = [
+                engine.submit(prompt, SamplingParams(max_new_tokens=40)) for prompt in prompts
+            ]
+            answers.append([[t for step in each for t in step.committed] for each in running])
+            assert engine.metrics.drafter_failures == 0
+    assert answers[0] == answers[1]
+    assert engine.metrics.tokens_scheduled > 100
 
 
 def test_what_is_not_simply_the_likeliest_is_left_to_torch(

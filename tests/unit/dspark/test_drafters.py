@@ -216,6 +216,18 @@ def test_a_vocabulary_beyond_the_targets_is_refused(target: Target, write_drafte
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("most", [1, 2, 9])
+def test_a_tree_is_no_deeper_than_anchors_have_use_for(
+    most: int, temperature: float, target: Target, write_drafter: Write
+) -> None:
+    drafter = load_drafter(write_drafter(), target)
+    params = SamplingParams(temperature=temperature)
+    draft = draft_after(target, drafter, [9], params, most, TreeShape.of_widths(2, 1, 1, 1, 1))
+    assert draft.tree is not None
+    assert draft.tree.depth == min(most, drafter.block_size)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_calibration_for_the_kind_of_request_is_applied(
     target: Target, write_drafter: Write, temperature: float
 ) -> None:

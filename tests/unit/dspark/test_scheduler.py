@@ -442,6 +442,16 @@ def test_no_more_is_drafted_than_was_worth_verifying_lately() -> None:
     assert [step(0.0, 0.0, 0.0, 0.0, 0.0) for _ in range(16)][-1] == 1
 
 
+def test_of_a_tree_the_longest_path_counts() -> None:
+    shape = TreeShape.with_seconds(5, 2)
+    assert shape.depths == (1, 2, 1, 3, 2, 4, 5)
+    scheduler = Scheduler.named("confidence", affine(base=10, each=1))
+    for _ in range(40):
+        scheduler.schedule(1, [Draft((0.9, 0.9, 0.9, 0.0, 0.0, 0.0, 0.0), shape)])
+    assert scheduler.most_drafted == 3
+    assert Drafting.of([Draft((0.9,) * 7, shape)]) == Drafting(1, 5, 0)
+
+
 def test_a_fixed_length_is_what_is_drafted() -> None:
     assert Scheduler.named("full:2").most_drafted == 2
     assert Scheduler.named("full").most_drafted is None

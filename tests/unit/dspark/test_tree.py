@@ -69,7 +69,34 @@ def test_the_likeliest_tree_takes_the_likeliest_node_again_and_again() -> None:
     assert TreeShape.parse("8") == TreeShape.likeliest(8)
 
 
-@pytest.mark.parametrize("text", ["", "x", "3x", "0", "2x0", "-1", "big"])
+def test_second_candidates_stand_beside_a_chain() -> None:
+    shape = TreeShape.with_seconds(4, 2)
+    # 0.5, 0.25, the second one 0.15, 0.125, the second's second one 0.075, 0.0625
+    assert shape.parents == (-1, 0, -1, 1, 0, 3)
+    assert shape.ranks == (0, 0, 1, 0, 1, 0)
+    assert TreeShape.parse("4+2") == shape
+    for depth in range(1, 7):
+        for seconds in range(depth + 1):
+            assert TreeShape.with_seconds(depth, seconds).seconds == seconds
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        TreeShape.of_widths(3),
+        TreeShape.of_widths(2, 1),
+        TreeShape((-1, -1, 1)),
+        TreeShape((-1, 0, 0, 2)),
+    ],
+    ids=["three candidates", "both go on", "the second goes on", "the second's second goes on"],
+)
+def test_other_trees_are_more_than_second_candidates(shape: TreeShape) -> None:
+    assert shape.seconds is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "3x", "0", "2x0", "-1", "big", "+", "5+", "5+6", "0+0", "5+-1", "5+2+1"]
+)
 def test_text_that_is_no_tree_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest):
         TreeShape.parse(text)
