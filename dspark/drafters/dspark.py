@@ -30,12 +30,12 @@ from dspark.drafters.dspark_checkpoint import (
     partial_head,
     tapped_layers,
 )
+from dspark.drafters.greedy import GreedyBlocks, takes_likeliest
 from dspark.drafters.growing import GrowingTree, Outlook, Place, grow
 from dspark.drafters.heads import NONE, ConfidenceHead, NoHead, VanillaHead, sequential_head
 from dspark.drafters.protocol import Anchor, Draft
 from dspark.fast_path import compiled_drafting, compiled_stack
 from dspark.kv_cache import KvCache
-from dspark.sampling import Sampler
 from dspark.target import Target
 from dspark.tree import TreeShape
 
@@ -190,8 +190,8 @@ class DSparkDrafter:
     def draft(self, cache: KvCache | None, anchors: Sequence[Anchor]) -> list[Draft]:
         """Propose a block after each anchor."""
         assert cache is not None
-        if self._compiled is not None and all(_wants_likeliest(each.sampler) for each in anchors):
-            return self._likeliest(self._compiled, cache, anchors)
+        if (greedy := self._greedy(anchors)) is not None:
+            return greedy.chains(self._before_norm(cache, anchors), anchors)
         hidden = self.block_hidden(cache, anchors)
         base = self.base_logits(hidden)
         tokens: list[list[int]] = [[] for _ in anchors]
@@ -237,12 +237,9 @@ class DSparkDrafter:
         """
         assert cache is not None
         shape = shape.taking(shape.within(self._wanted(anchors), len(shape)))
-        if (
-            self._compiled is not None
-            and shape.seconds is not None
-            and all(_wants_likeliest(each.sampler) for each in anchors)
-        ):
-            return self._likeliest_with_seconds(self._compiled, cache, anchors, shape)
+        greedy = None if shape.seconds is None else self._greedy(anchors)
+        if greedy is not None:
+            return greedy.with_seconds(self._before_norm(cache, anchors), anchors, shape)
         hidden = self.block_hidden(cache, anchors)
         base = self.base_logits(hidden)
         states: dict[Place, Tensor] = {}
@@ -380,60 +377,11 @@ class DSparkDrafter:
             return torch.full(hidden.shape[:-1], torch.inf, device=hidden.device)
         return self._confidence(hidden, hidden[..., :0] if before is None else before)
 
-    def _likeliest(
-        self, compiled: CompiledDrafting, cache: KvCache, anchors: Sequence[Anchor]
-    ) -> list[Draft]:
-        """`draft` for greedy requests, in one call behind the layers."""
-        tokens, _, confidences = self._proposed(compiled, cache, anchors, seconds=0)
-        return [
-            Draft(tuple(each), (), confidence)
-            for each, confidence in zip(tokens, confidences, strict=True)
-        ]
-
-    def _likeliest_with_seconds(
-        self,
-        compiled: CompiledDrafting,
-        cache: KvCache,
-        anchors: Sequence[Anchor],
-        shape: TreeShape,
-    ) -> list[Draft]:
-        """`draft_trees` for greedy requests and `TreeShape.with_seconds`, in one call likewise."""
-        rows = zip(*self._proposed(compiled, cache, anchors, shape.seconds or 0), strict=True)
-        places = [depth - 1 for depth in shape.depths]
-        return [
-            Draft(
-                tuple(
-                    second[place] if rank else first[place]
-                    for place, rank in zip(places, shape.ranks, strict=True)
-                ),
-                (),
-                tuple(confidence[place] for place in places),
-                shape,
-            )
-            for first, second, confidence in rows
-        ]
-
-    def _proposed(
-        self, compiled: CompiledDrafting, cache: KvCache, anchors: Sequence[Anchor], seconds: int
-    ) -> tuple[list[list[int]], list[list[int]], list[tuple[float, ...]]]:
-        """For each anchor its likeliest tokens, the second ones, and the calibrated confidences."""
-        tokens, runners_up, confidences = compiled.propose(
-            self._before_norm(cache, anchors),
-            [anchor.token for anchor in anchors],
-            [self._penalised(anchor.sampler) for anchor in anchors],
-            [anchor.sampler.params.repetition_penalty for anchor in anchors],
-            seconds,
-        )
-        calibration = self.calibrations.of(greedy=True)
-        rows = confidences.sigmoid().tolist()
-        return tokens, runners_up, [calibration.apply(row) for row in rows]
-
-    def _penalised(self, sampler: Sampler) -> list[int]:
-        """What the repetition penalty counts, as places in the drafter's vocabulary."""
-        if sampler.params.repetition_penalty == 1:
-            return []
-        said = [*sampler.prompt, *sampler.answer]
-        return said if self._vocabulary is None else self._vocabulary.places(said)
+    def _greedy(self, anchors: Sequence[Anchor]) -> GreedyBlocks | None:
+        """What chooses the blocks of these in one compiled call, if that can be done."""
+        if self._compiled is None or not all(takes_likeliest(each.sampler) for each in anchors):
+            return None
+        return GreedyBlocks(self._compiled, self._vocabulary, self.calibrations.of(greedy=True))
 
     def _compiled_drafting(self) -> CompiledDrafting | None:
         confidence, rank = self._confidence, self._previous.shape[1]
@@ -463,11 +411,3 @@ class DSparkDrafter:
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return functional.rms_norm(hidden, weight.shape, weight, self.shape.norm_epsilon)
-
-
-def _wants_likeliest(sampler: Sampler) -> bool:
-    """Whether a request takes the likeliest token, with no other penalty than for repetitions."""
-    params = sampler.params
-    return params.greedy and not (
-        params.presence_penalty or params.frequency_penalty or params.logit_bias
-    )
