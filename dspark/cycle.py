@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -68,7 +68,11 @@ class _Part:
     def schedule(self, length: int) -> None:
         """Verify the first tokens of the draft."""
         first = self.draft.taking(range(length)) if length else Draft()
-        self.verified = first if first.tree is None else first.taking(first.tree.depth_first())
+        if first.tree is not None:
+            # A tree that is none costs the step less without being called so.
+            chain = first.tree.is_chain
+            first = replace(first, tree=None) if chain else first.taking(first.tree.depth_first())
+        self.verified = first
 
 
 class Cycle:
@@ -283,7 +287,8 @@ class Cycle:
         if draft.tree is None:
             return draft
         places = self._context_tokens - part.sequence.length
-        return draft.taking(draft.tree.within(self._room(part), places))
+        fitting = draft.tree.within(self._room(part), places)
+        return draft if len(fitting) == len(draft.tree) else draft.taking(fitting)
 
     def _postprocess(
         self, part: _Part, span: Span, verdict: TreeVerdict | None, features: Tensor | None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from dspark.errors import InvalidRequest
 
@@ -145,6 +145,11 @@ class TreeShape:
         return tuple(self.children(parent).index(node) for node, parent in enumerate(self.parents))
 
     @cached_property
+    def is_chain(self) -> bool:
+        """Whether each node hangs on the one before it, as in a draft that is no tree."""
+        return self.parents == tuple(range(ANCHOR, len(self) - 1))
+
+    @cached_property
     def seconds(self) -> int | None:
         """For how many places there is a second candidate; None unless that and one chain is all.
 
@@ -199,8 +204,7 @@ class TreeShape:
     def taking(self, nodes: Sequence[int]) -> TreeShape:
         """The tree of these nodes, numbered in this order; the parents of all must be among them
         and come first."""
-        place = {node: index for index, node in enumerate(nodes)} | {ANCHOR: ANCHOR}
-        return TreeShape(tuple(place[self.parents[node]] for node in nodes))
+        return _taken(self, tuple(nodes))
 
     def runs(self) -> Iterator[range]:
         """Nodes that follow each other directly, in the order in which they are numbered."""
@@ -209,3 +213,10 @@ class TreeShape:
             if node == len(self) or self.parents[node] != node - 1:
                 yield range(begin, node)
                 begin = node
+
+
+@lru_cache(maxsize=1024)
+def _taken(shape: TreeShape, nodes: tuple[int, ...]) -> TreeShape:
+    """See `TreeShape.taking`: every step asks, mostly for the same one, which knows its paths."""
+    place = {node: index for index, node in enumerate(nodes)} | {ANCHOR: ANCHOR}
+    return TreeShape(tuple(place[shape.parents[node]] for node in nodes))

@@ -80,6 +80,12 @@ def test_second_candidates_stand_beside_a_chain() -> None:
             assert TreeShape.with_seconds(depth, seconds).seconds == seconds
 
 
+def test_a_chain_is_known() -> None:
+    assert all(TreeShape.with_seconds(depth, 0).is_chain for depth in range(1, 6))
+    assert not TreeShape.with_seconds(3, 1).is_chain
+    assert TreeShape.with_seconds(3, 1).taking((0, 1)).is_chain
+
+
 @pytest.mark.parametrize(
     "shape",
     [
