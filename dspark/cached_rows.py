@@ -34,6 +34,22 @@ class CachedRows:
     tails: Whole
 
     @classmethod
+    def of_blocks(
+        cls, cache: KvCache, slots: Sequence[int], starts: Sequence[int], size: int
+    ) -> CachedRows:
+        """Blocks of the same size, each in a slot from a place on; every row sees all of its block.
+
+        The same as `of`, for a drafter, which has no time to lose.
+        """
+        places = np.zeros((len(slots), size, 4), np.int64)
+        within = np.arange(size)
+        for block, slot, start in zip(places, slots, starts, strict=True):
+            block[:, 0] = slot
+            block[:, 1] = within + start
+            block[:, 2] = start + size
+        return cls(cache, places.reshape(-1, 4), np.zeros((len(slots) * size, 0), np.int64))
+
+    @classmethod
     def of(
         cls,
         cache: KvCache,

@@ -236,6 +236,13 @@ class CompiledDrafting:
         self._weights = weights
         self._embedding = weights.embedding.view(torch.int16).numpy()
         self._ids = weights.ids.numpy()
+        # Each step asks for these, and telling numpy of a tensor takes longer than it looks.
+        self._norm = weights.norm.numpy()
+        self._feature_norm = weights.feature_norm.numpy()
+        self._key_norms = weights.key_norms.numpy()
+        self._doubts = weights.confidence.numpy()
+        self._fuse, self._context = _linear(weights.fuse), _linear(weights.context)
+        self._head, self._spread = _linear(weights.head), _linear(weights.spread)
         self._prepare()
 
     def _prepare(self) -> None:
@@ -276,10 +283,10 @@ class CompiledDrafting:
             slot,
             start,
             weights.epsilon,
-            _linear(weights.fuse),
-            weights.feature_norm.numpy(),
-            _linear(weights.context),
-            weights.key_norms.numpy(),
+            self._fuse,
+            self._feature_norm,
+            self._context,
+            self._key_norms,
         )
 
     def propose(
@@ -320,11 +327,11 @@ class CompiledDrafting:
             np.array(penalties, np.float32),
             self._ids,
             weights.epsilon,
-            weights.norm.numpy(),
-            _linear(weights.head),
+            self._norm,
+            self._head,
             self._embedding,
-            _linear(weights.spread),
-            weights.confidence.numpy(),
+            self._spread,
+            self._doubts,
             weights.doubt,
         )
         return tokens[:, 1:].tolist(), runners_up.tolist(), confidences

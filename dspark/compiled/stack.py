@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dspark.cached_rows import CachedRows
+from dspark.cached_rows import CachedRows, Whole
 from dspark.compiled.layers import Array, run_layers
 from dspark.compiled.tiles import GROUP
 from dspark.compiled.weights import CompiledLinear, stacked
@@ -39,6 +39,7 @@ class CompiledStack:
         self._qkv, self._output, self._gate_up, self._down = (
             stacked([_compiled(getattr(layer, name)) for layer in layers]) for name in _LINEARS
         )
+        self._nothing_kept = np.full(len(layers), -1)
         self._rotations: Array = np.empty((0, 2, config.head_dim // 2), np.float32)
         self._prepare(layers[0])
 
@@ -72,10 +73,11 @@ class CompiledStack:
         """The first layers alone, on the same weights."""
         early = copy(self)
         early._attention_norms = self._attention_norms[:count]
+        early._nothing_kept = self._nothing_kept[:count]
         return early
 
     def __call__(
-        self, hidden: Tensor, positions: Tensor, rows: CachedRows, taps: Sequence[int] = ()
+        self, hidden: Tensor, positions: Tensor | Whole, rows: CachedRows, taps: Sequence[int] = ()
     ) -> Tensor | None:
         """Run every layer on `hidden [rows, size]`, in place; see `Decoder.hidden_states`.
 
@@ -84,7 +86,7 @@ class CompiledStack:
         """
         config = self._config
         tapped = torch.empty(len(hidden), len(taps), config.hidden_size)
-        kept_at = np.full(len(self._attention_norms), -1)
+        kept_at = np.full(len(self._attention_norms), -1) if taps else self._nothing_kept
         for index, tap in enumerate(taps):
             if tap < 0:
                 tapped[:, index] = hidden
@@ -92,7 +94,7 @@ class CompiledStack:
                 kept_at[tap] = index
         run_layers(
             hidden.numpy(),
-            self.rotations_at(positions),
+            self.rotations_at(positions.numpy() if isinstance(positions, Tensor) else positions),
             rows.places,
             rows.tails,
             rows.cache.keys.numpy(),
@@ -112,17 +114,24 @@ class CompiledStack:
         )
         return tapped.flatten(1) if taps else None
 
-    def rotations_at(self, positions: Tensor) -> Array:
-        """`[rows, 2, head_dim / 2]`: cosines and sines, from a table that grows as it is needed."""
-        wanted = positions.numpy()
-        last = int(wanted.max())
+    def rotations_at(self, positions: Whole) -> Array:
+        """`[rows, 2, head_dim / 2]`: cosines and sines of positions."""
+        found: Array = self._rotations_to(int(positions.max()))[positions]
+        return found
+
+    def rotations_between(self, start: int, stop: int) -> Array:
+        """The same of positions `start … stop-1`."""
+        found: Array = self._rotations_to(stop - 1)[start:stop]
+        return found
+
+    def _rotations_to(self, last: int) -> Array:
+        """Those of all positions up to the last at least, in a table that grows as it is needed."""
         if last >= len(self._rotations):
             config = self._config
             known = torch.arange(max(2 * len(self._rotations), last + 1, 512))
             angles = known.float()[:, None] * config.rope.inverse_wavelengths(config.head_dim)
             self._rotations = torch.stack((angles.cos(), angles.sin()), 1).numpy()
-        found: Array = self._rotations[wanted]
-        return found
+        return self._rotations
 
 
 _LINEARS = ("qkv", "output", "gate_up", "down")

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dspark.attention import Attention, SlotAttention
-from dspark.cached_rows import rows_of
+from dspark.cached_rows import CachedRows, rows_of
 from dspark.calibration import Calibrations
 from dspark.checkpoint import Checkpoint, Weights, find_checkpoint
 from dspark.decoder import DecoderConfig, DecoderLayer, Rotation
@@ -41,6 +41,7 @@ from dspark.tree import TreeShape
 
 if TYPE_CHECKING:
     from dspark.compiled.drafting import CompiledDrafting
+    from dspark.compiled.stack import CompiledStack
 
 ARCHITECTURE = "Qwen3DSparkModel"
 """What a checkpoint's `config.json` calls it."""
@@ -159,11 +160,11 @@ class DSparkDrafter:
     def extend(self, cache: KvCache | None, slot: int, start: int, features: Tensor) -> None:
         """Take in the target's tapped outputs `[tokens, taps × hidden]` at `start …`."""
         assert cache is not None
-        positions = torch.arange(start, start + len(features), device=features.device)
         if self._compiled is not None and self._stack is not None:
-            rotations = self._stack.rotations_at(positions)
+            rotations = self._stack.rotations_between(start, start + len(features))
             self._compiled.take_in(cache, slot, start, features, rotations)
             return
+        positions = torch.arange(start, start + len(features), device=features.device)
         keys, values = self.context(features, positions)
         for layer in range(self.shape.layers):
             cache.append(layer, slot, start, keys[:, layer], values[:, layer])
@@ -280,6 +281,8 @@ class DSparkDrafter:
 
     def _before_norm(self, cache: KvCache, anchors: Sequence[Anchor]) -> Tensor:
         size = self._wanted(anchors)
+        if self._stack is not None:
+            return self._through_stack(self._stack, cache, anchors, size)
         blocks = [_Block(each.slot, each.position, each.position + size) for each in anchors]
         masks = [self.mask_token] * (size - 1)
         token_ids = [token for anchor in anchors for token in (anchor.token, *masks)]
@@ -291,6 +294,18 @@ class DSparkDrafter:
             torch.tensor(positions, device=device),
             SlotAttention(blocks, cache, heads=self.shape.heads, causal=False),
         )
+
+    def _through_stack(
+        self, stack: CompiledStack, cache: KvCache, anchors: Sequence[Anchor], size: int
+    ) -> Tensor:
+        rows = CachedRows.of_blocks(
+            cache, [each.slot for each in anchors], [each.position for each in anchors], size
+        )
+        masks = [self.mask_token] * (size - 1)
+        token_ids = [token for anchor in anchors for token in (anchor.token, *masks)]
+        hidden = self._target.embed(torch.tensor(token_ids))
+        stack(hidden, rows.places[:, 1], rows)
+        return hidden
 
     def _wanted(self, anchors: Sequence[Anchor]) -> int:
         """How many places are drafted: a block, or fewer if no anchor has use for more."""

@@ -518,6 +518,22 @@ def test_our_engine_gives_what_the_engine_gives_and_says_what_it_did(tiny_folder
     assert sum(answer.phases_ms.values()) == pytest.approx(answer.total_ms - answer.first_token_ms)
 
 
+def test_engines_that_are_compared_read_the_same_weights(
+    tiny_folder: Path, write_drafter: Callable[..., Path]
+) -> None:
+    drafter = str(write_drafter())
+    settings = EngineSettings(Stored(tiny_folder), "cpu", "float32", 1, 64, drafter, "full")
+    one, other = OurEngine(settings), OurEngine(replace(settings, schedule="full:1"))
+    alone = OurEngine(replace(settings, dtype="int8"))
+    try:
+        assert one._engine.target is other._engine.target is not alone._engine.target
+        assert one._drafter is other._drafter is not alone._drafter
+        assert one.extra_bytes == other.extra_bytes
+    finally:
+        for each in (one, other, alone):
+            each.close()
+
+
 def test_the_drafters_time_is_told_apart(
     tiny_folder: Path, write_drafter: Callable[..., Path]
 ) -> None:
