@@ -34,7 +34,7 @@ from dspark import (
     fastest_dtype,
     load_target,
 )
-from dspark.drafters import load_drafter, shipped_drafter, with_seconds
+from dspark.drafters import load_drafter, shipped_drafter
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -195,7 +195,7 @@ def load_engine(config: Config) -> tuple[Target, Engine]:
     drafter = _load_drafter(config, target)
     engine = Engine(
         target,
-        None if drafter is None else with_seconds(drafter),
+        drafter,
         "confidence",  # drafts are not to cost where they do not pay
         slots=config.llm.slots,
         context_tokens=context_tokens,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from random import Random
 from statistics import fmean, median
 from typing import TypeVar
 
@@ -209,7 +210,9 @@ class _Turn:
     ) -> Mapping[Contender, list[Answer]]:
         answers: dict[Contender, list[Answer]] = {each: [] for each in self._loaded}
         for number, prompt in enumerate(prompts):
-            for contender in _rotated(tuple(self._loaded), number):
+            # In rotation each would always come after the same one, and how fast a processor is
+            # depends on what it did before.
+            for contender in Random(number).sample(tuple(self._loaded), len(self._loaded)):
                 try:
                     answers[contender].append(self._loaded[contender].answer(prompt, tokens))
                 except Unavailable as reason:

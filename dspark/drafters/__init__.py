@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dspark.drafters.branched import branched, with_seconds
+from dspark.drafters.branched import branched
 from dspark.drafters.draft_model import DraftModel
 from dspark.drafters.dspark import DSparkDrafter
 from dspark.drafters.layer_skip import LayerSkipDrafter
@@ -23,5 +23,4 @@ __all__ = [
     "branched",
     "load_drafter",
     "shipped_drafter",
-    "with_seconds",
 ]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
-from dspark.drafters.dspark import DSparkDrafter
 from dspark.drafters.protocol import Anchor, Branching, Draft, Drafter, ReadsTargetCache
 from dspark.errors import InvalidRequest
 from dspark.kv_cache import KvCache
-from dspark.tree import TreeShape
+from dspark.policies import survival
+from dspark.tree import ANCHOR, TreeShape
 
-_LATER_CANDIDATE = 0.2
+_LATER_CANDIDATE = 0.3
 """How likely a second or later candidate stands once those before it do not; until it is learnt."""
 
 _CONFIDENCE_STEPS = 4
@@ -44,26 +45,13 @@ class Branched:
 
     def draft(self, cache: KvCache | None, anchors: Sequence[Anchor]) -> list[Draft]:
         """Propose a tree after each anchor."""
+        drafts = map(
+            _with_later_candidates, self._of_trees.draft_trees(cache, anchors, self._shape)
+        )
         return [
-            _with_later_candidates(draft)
-            for draft in self._of_trees.draft_trees(cache, anchors, self._shape)
+            likeliest_first(draft) if anchor.sampler.params.greedy else draft
+            for anchor, draft in zip(anchors, drafts, strict=True)
         ]
-
-
-class _WithSeconds(Branched):
-    """A `Branched` drafter that proposes trees to greedy requests alone."""
-
-    def draft(self, cache: KvCache | None, anchors: Sequence[Anchor]) -> list[Draft]:
-        """Propose a tree after each greedy request's anchor, and a block after the others'."""
-        greedy = [each for each in anchors if each.sampler.params.greedy]
-        others = [each for each in anchors if not each.sampler.params.greedy]
-        drafts: dict[int, Draft] = {}
-        if greedy:
-            drafts |= zip((each.slot for each in greedy), super().draft(cache, greedy), strict=True)
-        if others:
-            chains = self._drafter.draft(cache, others)
-            drafts |= zip((each.slot for each in others), chains, strict=True)
-        return [drafts[each.slot] for each in anchors]
 
 
 class _BranchedInTargetCache(Branched, ReadsTargetCache):
@@ -85,20 +73,29 @@ def branched(drafter: Drafter, shape: TreeShape) -> Drafter:
     return kind(drafter, drafter, shape)
 
 
-def with_seconds(drafter: Drafter, seconds: int = 2) -> Drafter:
-    """The drafter, naming second candidates too where that costs next to nothing.
+def likeliest_first(draft: Draft) -> Draft:
+    """The tree in the order in which its nodes are likely to stand; only for a greedy request.
 
-    That is for greedy requests of a DSpark drafter whose proposals are compiled: it has the
-    probabilities of all tokens at hand. Drawing two without replacement would cost more.
-
-    Args:
-        drafter: any; others are given back as they are.
-        seconds: for how many of the first places.
+    A schedule verifies the first nodes. Which they are may depend on how likely all of them are if
+    tokens are not drawn: then the answer is the same whatever is verified.
     """
-    if not isinstance(drafter, DSparkDrafter) or not drafter.has_seconds:
-        return drafter
-    shape = TreeShape.with_seconds(drafter.block_size, min(seconds, drafter.block_size))
-    return _WithSeconds(drafter, drafter, shape)
+    if draft.tree is None:
+        return draft
+    survives = tuple(survival(draft))
+    order: list[int] = []
+    waiting: list[tuple[float, int]] = []
+
+    def offer(candidates: Sequence[int], rank: int) -> None:
+        if rank < len(candidates):
+            heapq.heappush(waiting, (-survives[candidates[rank]], candidates[rank]))
+
+    offer(draft.tree.children(ANCHOR), 0)
+    while waiting:
+        _, node = heapq.heappop(waiting)
+        order.append(node)
+        offer(draft.tree.children(draft.tree.parents[node]), draft.tree.ranks[node] + 1)
+        offer(draft.tree.children(node), 0)
+    return draft if order == list(range(len(order))) else draft.taking(order)
 
 
 def _with_later_candidates(draft: Draft) -> Draft:

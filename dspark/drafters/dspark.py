@@ -139,11 +139,6 @@ class DSparkDrafter:
         with torch.inference_mode():
             return cls(checkpoint, target)
 
-    @property
-    def has_seconds(self) -> bool:
-        """Whether second candidates of greedy requests cost no pass of their own."""
-        return self._compiled is not None
-
     def new_cache(self, slots: int, context_tokens: int) -> KvCache:
         """Keys and values of the target's features, with room for a block behind the context."""
         shape = self.shape

@@ -18,13 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from dspark import Drafter, Engine, Target, load_drafter, load_target
+from dspark import Drafter, Engine, Target, load_target
 from dspark.compiled.dot import BYTES, Flavour, dot_of, signed_levels
 from dspark.compiled.jit import inlined
 from dspark.compiled.processor import FEATURES
 from dspark.compiled.vectors import I8, I32, LANES, emitting, load_vector, pointer, vector
 from dspark.compiled.weights import CompiledLinear
-from dspark.drafters import with_seconds
 from dspark.drafters.dspark import DSparkDrafter
 from dspark.drafters.protocol import Anchor, Draft
 from dspark.fast_path import compiled_stack, compiles
@@ -352,32 +351,13 @@ def test_compiled_second_candidates_are_those_that_torch_finds(
         assert tuple(token for token, rank in ranked if rank == 0) == chain.tokens
 
 
-def test_second_candidates_come_to_greedy_requests_alone(target: Target) -> None:
-    drafter = random_drafter(target, layers=2, block_size=4, taps=2, markov_rank=32)
-    both = with_seconds(drafter, 2)
-    cache = both.new_cache(2, 64)
-    samplers = [Sampler(SamplingParams(temperature=each), [1], [4], Random(0)) for each in (0, 1)]
-    anchors = [Anchor(slot, 3, 4, sampler) for slot, sampler in enumerate(samplers)]
-    with torch.inference_mode():
-        for order in (anchors, anchors[::-1]):
-            drafts = both.draft(cache, order)
-            assert [draft.tree is None for draft in drafts] == [a.slot == 1 for a in order]
-        (alone,) = drafter.draft(cache, [anchors[1]])
-        (drawn,) = both.draft(cache, [anchors[1]])
-    assert len(alone.tokens) == len(drawn.tokens) == 4
-    uncompiled = load_drafter("prompt-lookup", target)
-    assert with_seconds(uncompiled) is uncompiled
-
-
 def test_answers_with_second_candidates_are_the_targets(target: Target) -> None:
     drafter = random_drafter(target, layers=2, block_size=4, taps=2, markov_rank=32)
     prompts = [[5, 9, 2, 33, 60], [7] * 23, [40, 3]]
     answers = []
-    for each in (None, with_seconds(drafter, 3)):
-        with Engine(target, each, "full", context_tokens=128, slots=3) as engine:
-            running = [
-                engine.submit(prompt, SamplingParams(max_new_tokens=40)) for prompt in prompts
-            ]
+    for tree in (None, TreeShape.with_seconds(4, 3)):
+        with Engine(target, drafter, "full", tree=tree, context_tokens=128, slots=3) as engine:
+            running = [engine.submit(each, SamplingParams(max_new_tokens=40)) for each in prompts]
             answers.append([[t for step in each for t in step.committed] for each in running])
             assert engine.metrics.drafter_failures == 0
     assert answers[0] == answers[1]

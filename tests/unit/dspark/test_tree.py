@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from dspark import Engine, InvalidRequest, SamplingParams, Target, load_drafter, load_target
 from dspark.drafters import Anchor, Draft, PromptLookupDrafter
+from dspark.drafters.branched import likeliest_first
 from dspark.drafters.growing import GrowingTree, Outlook, Place, grow
 from dspark.policies import survival
 from dspark.sampling import Sampler
@@ -78,6 +79,19 @@ def test_second_candidates_stand_beside_a_chain() -> None:
     for depth in range(1, 7):
         for seconds in range(depth + 1):
             assert TreeShape.with_seconds(depth, seconds).seconds == seconds
+
+
+def test_a_greedy_trees_nodes_come_as_they_are_likely_to_stand() -> None:
+    shape = TreeShape.with_seconds(3, 2)  # 1st, 2nd, another 1st, 3rd, another 2nd
+    doubtful = Draft((1, 2, 3, 4, 5), (), (0.5, 0.2, 0.6, 0.9, 0.3), shape)
+    # They stand with 0.5, 0.1, 0.3, 0.09 and 0.12.
+    assert likeliest_first(doubtful).tokens == (1, 3, 2, 5, 4)
+    sure = Draft((1, 2, 3, 4, 5), (), (0.9, 0.9, 0.3, 0.9, 0.3), shape)
+    found = likeliest_first(sure)
+    assert found.tokens == (1, 2, 4, 3, 5)
+    assert found.tree is not None and found.tree.parents == (-1, 0, 1, -1, 0)
+    chain = Draft((1, 2), (), (0.5, 0.5))
+    assert likeliest_first(chain) is chain
 
 
 def test_a_chain_is_known() -> None:
