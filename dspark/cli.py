@@ -35,6 +35,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 messages = Console(stderr=True, highlight=False, soft_wrap=True)
 
 DEFAULT_TARGET = "smollm2-135m-instruct"
+NO_DRAFTER = "none"
 FAILED, MISUSED = 1, 2
 DTYPES = {"cpu": "float32,bfloat16,int8,int4", "cuda": "float32,bfloat16"}
 
@@ -48,15 +49,16 @@ DrafterOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME|PATH",
-        help="What proposes tokens; none if not given. A drafter or a small model by its path, "
-        "prompt-lookup, or layer-skip:LAYERS.",
+        help="What proposes tokens; none if not given. auto is what comes with the package for the "
+        "target; or a drafter or a small model by its path, prompt-lookup, or layer-skip:LAYERS.",
     ),
 ]
 TreeOption = Annotated[
     str | None,
     typer.Option(
         metavar="SHAPE",
-        help="Let it propose a token tree: a number of nodes, or widths: 3x2x1.",
+        help="Let it propose a token tree: a number of nodes, widths as 3x2x1, or a chain with "
+        "second candidates for its first places, as 5+2; no deeper than its blocks.",
     ),
 ]
 DeviceOption = Annotated[str, typer.Option(help="cpu or cuda.")]
@@ -130,8 +132,14 @@ def generate(
         source = find_target(target)
         import dspark
 
+        shape = None if tree is None else dspark.TreeShape.parse(tree)
+        if shape is not None and drafter in (None, NO_DRAFTER):
+            raise InvalidRequest(
+                "a tree is what a drafter proposes: give --drafter too, auto for the one that "
+                "comes with the package"
+            )
         model = dspark.load_target(source, device, dtype, threads)
-        draft = None if drafter is None else dspark.load_drafter(drafter, model)
+        draft = None if drafter in (None, NO_DRAFTER) else dspark.load_drafter(drafter, model)
         tokenizer = model.tokenizer
         if raw:
             prompt_ids = tokenizer.encode(prompt)
@@ -141,7 +149,6 @@ def generate(
         params = dspark.SamplingParams(
             temperature=temperature, max_new_tokens=max_new_tokens, seed=seed
         )
-        shape = None if tree is None else dspark.TreeShape.parse(tree)
         with dspark.Engine(model, draft, schedule, tree=shape, slots=1) as engine:
             summary = _print_answer(engine.submit(prompt_ids, params), tokenizer.detokenizer())
         if stats:
@@ -165,7 +172,7 @@ def profile(
         from dspark.step_cost import machine_name, profiled_cost
 
         model = dspark.load_target(source, device, dtype, threads)
-        draft = None if drafter is None else dspark.load_drafter(drafter, model)
+        draft = None if drafter in (None, NO_DRAFTER) else dspark.load_drafter(drafter, model)
         costs = profiled_cost(model, draft, refresh=refresh)
         typer.echo(f"{machine_name(device, threads)}, {dtype}")
         longest = max(costs.step_ms)
@@ -201,7 +208,8 @@ def bench(
         str,
         typer.Option(
             metavar="LIST",
-            help="What each drafter proposes: none (no tree), a number of nodes, or widths: 3x2x1.",
+            help="What each drafter proposes: none (no tree), a number of nodes, widths as 3x2x1, "
+            "or a chain with second candidates, as 5+2.",
         ),
     ] = "none",
     temperature: Annotated[

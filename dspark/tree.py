@@ -120,15 +120,17 @@ class TreeShape:
             InvalidRequest: it is none of these.
         """
         try:
-            if "+" in text:
-                depth, seconds = map(int, text.split("+"))
-                return cls.with_seconds(depth, seconds)
-            numbers = [int(each) for each in text.split("x")]
+            chain = [int(each) for each in text.split("+")] if "+" in text else []
+            numbers = [] if chain else [int(each) for each in text.split("x")]
+            if len(chain) > 2:
+                raise ValueError
         except ValueError:
             raise InvalidRequest(
                 f"the tree is {text!r}; give a number of nodes, as 8, widths, as 3x2x1, or a "
                 "chain with second candidates for its first places, as 5+2"
             ) from None
+        if chain:
+            return cls.with_seconds(*chain)
         return cls.likeliest(numbers[0]) if len(numbers) == 1 else cls.of_widths(*numbers)
 
     @cached_property

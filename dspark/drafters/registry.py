@@ -16,7 +16,8 @@ from dspark.drafters.layer_skip import LayerSkipDrafter
 from dspark.drafters.prompt_lookup import DEFAULT_BLOCK_SIZE as LOOKUP_BLOCK_SIZE
 from dspark.drafters.prompt_lookup import PromptLookupDrafter
 from dspark.drafters.protocol import Drafter
-from dspark.errors import InvalidRequest
+from dspark.drafters.shipped import shipped_drafter
+from dspark.errors import CheckpointNotFound, InvalidRequest
 from dspark.target import Target
 
 
@@ -26,7 +27,8 @@ def load_drafter(source: str | Path, target: Target) -> Drafter:
     Args:
         source: the folder or hub id of a DSpark drafter, in the layout of the published ones; or a
             causal language model with the target's vocabulary (a folder, a `.gguf` file or a hub
-            id), which then drafts as it is; or one of these, which need no weights:
+            id), which then drafts as it is; or `auto`, what comes with the package for the target;
+            or one of these, which need no weights:
             `prompt-lookup`, or `prompt-lookup:10` to propose that many tokens;
             `layer-skip:8`, the target's first 8 layers, or `layer-skip:8:5` for that many tokens.
             `draft-model:SOURCE:5` says of a language model how many tokens it proposes.
@@ -67,8 +69,23 @@ def _draft_model(argument: str, target: Target) -> Drafter:
     return DraftModel.load(source, target, _count("draft-model", block_size))
 
 
+def _shipped(_: str, target: Target) -> Drafter:
+    folder = shipped_drafter(target)
+    if folder is None:
+        raise CheckpointNotFound(
+            f"no drafter comes with the package for {target.folder}: train one (`dspark train`), "
+            "or decode without"
+        )
+    return DSparkDrafter(Checkpoint(folder), target)
+
+
 _NAMED: Mapping[str, Callable[[str, Target], Drafter]] = MappingProxyType(
-    {"prompt-lookup": _prompt_lookup, "layer-skip": _layer_skip, "draft-model": _draft_model}
+    {
+        "auto": _shipped,
+        "prompt-lookup": _prompt_lookup,
+        "layer-skip": _layer_skip,
+        "draft-model": _draft_model,
+    }
 )
 
 

@@ -146,6 +146,13 @@ def test_bench_that_is_interrupted_has_written_what_it_measured(
     assert "dspark float32: " in result.stderr
 
 
+def test_a_tree_without_a_drafter_is_refused(run: Run, model: Path) -> None:
+    for drafter in ((), ("--drafter", "none")):
+        done = run("generate", "abc", "--target", str(model), "--tree", "5+2", *drafter)
+        assert done.exit_code == 2
+        assert "give --drafter too" in done.stderr
+
+
 def test_generate_drafts_with_whatever_is_named(run: Run, model: Path) -> None:
     arguments = ("generate", "HELLO", "--target", model, "--max-new-tokens", 8)
     plain = run(*arguments).stdout

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dspark import Target
+from dspark import CheckpointNotFound, DSparkDrafter, Target, load_drafter
 from dspark.drafters import shipped, shipped_drafter
 
 
@@ -28,6 +29,16 @@ def folder(tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch) -> P
 
 def test_a_target_finds_its_drafter(folder: Path, target: Target) -> None:
     assert shipped_drafter(target) == folder / "tiny"
+
+
+def test_it_is_loaded_by_the_name_auto(
+    target: Target, write_drafter: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dspark.drafters.registry.shipped_drafter", lambda wanted: write_drafter())
+    assert isinstance(load_drafter("auto", target), DSparkDrafter)
+    monkeypatch.setattr("dspark.drafters.registry.shipped_drafter", lambda wanted: None)
+    with pytest.raises(CheckpointNotFound, match="train one"):
+        load_drafter("auto", target)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,11 @@ def test_text_that_is_no_tree_is_refused(text: str) -> None:
         TreeShape.parse(text)
 
 
+def test_more_second_candidates_than_places_are_named_as_that() -> None:
+    with pytest.raises(InvalidRequest, match="5 tokens with 6 second candidates"):
+        TreeShape.parse("5+6")
+
+
 def test_a_child_before_its_parent_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="parents must come before children"):
         TreeShape((0,))
