@@ -69,6 +69,15 @@ def train(
             min=0, max=1, help="Share the target writes itself.", rich_help_panel=_DIALOGUES
         ),
     ] = 0.25,
+    begun: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of those begun for it as people begin to speak, in English.",
+            rich_help_panel=_DIALOGUES,
+        ),
+    ] = 0.7,
     greedy: Annotated[
         float,
         typer.Option(min=0, max=1, help="Share of greedy answers.", rich_help_panel=_DIALOGUES),
@@ -152,6 +161,7 @@ def train(
                 instructions=system,
                 requests=() if prompts is None else _lines(prompts),
                 self_written_share=self_written,
+                begun_share=begun,
                 greedy_share=greedy,
                 temperature=temperature,
                 top_k=top_k,
